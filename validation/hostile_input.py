@@ -288,7 +288,7 @@ def read_space(draw: random.Random, place: Place) -> None:
     space = pj.load_space(_space(draw))
     for index in draw.sample(range(space.size), min(3, space.size)):
         overrides = space.overrides(index)
-        if space.excluded(overrides) is None:
+        if all(space.keeps(each, overrides) for each in space.constraints):
             pj.load_job(space.base, overrides)
 
 

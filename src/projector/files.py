@@ -108,7 +108,7 @@ def open_table(path: str | Path, *, key: str) -> StringIO:
 def refuse_special(path: str | Path, *, key: str) -> None:
     """Refuse what is there and is no file: devices are endless, and pipes are read only once."""
     try:
-        kind = stat.S_IFMT(Path(path).stat().st_mode)
+        kind = stat.S_IFMT((Path(path) if isinstance(path, str) else path).stat().st_mode)
     except (OSError, ValueError):
         return
     why = {**_NOT_FILES, stat.S_IFIFO: "is a pipe, not a file"}.get(kind)

@@ -86,6 +86,42 @@ def test_a_sweep_that_is_told_to_end_ends_in_a_line(number, tmp_path):
     assert list(left.iterdir()) == []
 
 
+LATER = """
+import os, sys, threading
+from projector.cli.main import main
+threading.Timer(3.0, os.kill, [os.getpid(), int(sys.argv.pop(1))]).start()
+main()
+"""
+LONG = {
+    "plan": ["plan", "--model", "llama3.1_70b", "--tokens", "1T", "--deadline-days", "30",
+             "--csv", "plan.csv", "--html", "plan.html", "--job-out", "job.yaml"],
+    "plan of planned orders": [
+        "plan", "--model", "llama3.1_70b", "--tokens", "1T", "--csv", "plan.csv",
+        "training.schedule=seaailab"],
+    "schedule": ["schedule", "--pp", "64", "--microbatches", "512",
+                 "--pipeline-schedule-algorithm", "seaailab-ilp", "--plot", "gantt.png"],
+}  # fmt: skip
+"""Commands that take half a minute."""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform == "win32", reason="other signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_command_that_is_told_to_end_leaves_nothing(name, number, tmp_path):
+    out, left = tmp_path / "out", tmp_path / "left"
+    out.mkdir()
+    left.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", LATER, str(int(number)), *LONG[name], "--quiet"],
+        cwd=out, env={**os.environ, "TMPDIR": str(left)}, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 128 + number, done.stderr
+    assert done.stdout == done.stderr.strip() == ""
+    assert [*out.iterdir(), *left.iterdir()] == []
+
+
 def _projects(folder: Path) -> bool:
     """Whether the workers of a sweep are there, whose task lies in a folder."""
     return any(folder.glob("sweep-*/task"))

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.thorough
         ("dash", "app", ["app", "--port", "0"]),
         ("SALib", "sensitivity", ["sensitivity", *JOB, "--sobol"]),
         ("distributed", "dask", ["sweep", SPACE, "--engine", "dask"]),
+        ("upath", "cloud", ["sweep", SPACE, "--out", "memory://folder/rows.parquet"]),
+        ("s3fs", "cloud", ["sweep", SPACE, "--out", "s3://bucket/rows.parquet"]),
         ("torch", "torch", ["probe"]),
         ("torch", "torch", ["benchmark", "gemm", "--m", "64", "--n", "64", "--k", "64"]),
         ("torch", "torch", ["trace", "record", "--out", "traces", "train.py"]),
@@ -33,11 +35,12 @@ pytestmark = pytest.mark.thorough
 def test_a_missing_extra_is_named_in_one_line(module, extra, command, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{module!r}] = None\n")
     (tmp_path / "train.py").write_text("print('trains')\n")
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     code = "from projector.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *before])},
         capture_output=True,
         text=True,
         check=False,

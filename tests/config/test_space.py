@@ -11,6 +11,7 @@ from projector.config.load import load_job
 from projector.config.space import Expression
 from projector.errors import ConfigError
 from projector.sweeps.table import load_space
+from sweeps.grid import excluded
 
 BASE = {
     "model": "llama3.1_8b",
@@ -93,12 +94,6 @@ def test_tied_and_computed_fields():
         "cluster.nodes": 8,
         "training.global_batch_size": 512,
     }
-
-
-def excluded(found, overrides):
-    """Return the text of the first constraint that a point breaks, None if it keeps all."""
-    broken = (each for each in found.constraints if not found.keeps(each, overrides))
-    return next((each.text for each in broken), None)
 
 
 def test_constraints_read_points_base_and_what_follows_from_them():

@@ -163,6 +163,20 @@ def test_pipes(tmp_path, monkeypatch):
     writer.join()
 
 
+def test_a_file_of_the_kernel_that_says_nothing_is_not_waited_for(tmp_path, monkeypatch):
+    # As /proc/kmsg: a regular file of no size, which says something later or never.
+    quiet = tmp_path / "kmsg.yaml"
+    os.mkfifo(quiet)
+    monkeypatch.setattr("projector.files.stat.S_ISFIFO", lambda _: False)
+    monkeypatch.setattr("projector.files.PIPE_S", 0.05)
+    writer = os.open(quiet, os.O_RDWR)
+    threading.Timer(5.0, os.close, [writer]).start()
+    before = time.monotonic()
+    with pytest.raises(ConfigError, match="nothing came out of it"):
+        read_text(quiet)
+    assert time.monotonic() - before < 4.0
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path):
     path = tmp_path / "config.json"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"a": 1}).encode())

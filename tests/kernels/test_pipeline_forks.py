@@ -25,8 +25,9 @@ from projector.kernels import pipeline_forks
 from projector.kernels.pipeline_forks import MOST_RUNS, Forks
 from projector.kernels.pipeline_periods import FRAME, LIVE, MAX_CYCLE, PeriodicProgram
 from projector.schedule import registry
+from projector.schedule.order import MIN_PERIODS
 from projector.schedule.replay.order_times import MIN_BATCH, fastest_method, replay_batch
-from projector.schedule.replay.programs import MIN_PERIODS, compile_forks, compile_line, empty_ends
+from projector.schedule.replay.programs import compile_forks, compile_line, empty_ends
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT

@@ -13,6 +13,7 @@ from projector.kernels.stage_times import (
     OVERLAPS_GATHER,
     OVERLAPS_REDUCE,
     REGATHERS,
+    SPLITS,
     PassLayers,
     PassReplicas,
     SentLayers,
@@ -247,9 +248,9 @@ FLAGS = {
 
 @st.composite
 def replicas(draw):
-    """Draw pipelines of stages that list (count, layer, forward, backward), and their replicas."""
+    """Draw pipelines of stages, and their replicas; see `reference.time_replicas`."""
     layers, sharings = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    each = st.tuples(st.integers(1, 4), st.integers(0, layers - 1), seconds, seconds)
+    each = st.tuples(st.integers(1, 4), st.integers(0, layers - 1), *[seconds] * 4)
     kinds = st.lists(st.lists(each, min_size=1, max_size=2), min_size=1, max_size=3)
     pipelines = draw(st.lists(kinds, min_size=1, max_size=2))
     found = []
@@ -260,7 +261,8 @@ def replicas(draw):
     sent = [[[draw(seconds) for _ in range(4)] for _ in range(layers)] for _ in range(sharings)]
     chosen = st.tuples(
         st.integers(0, len(found) - 1), st.integers(0, sharings - 1), st.sampled_from([*FLAGS]),
-        st.integers(0, 2), st.integers(0, 2), st.floats(0.0, 0.5), st.floats(1.0, 1.5),
+        st.booleans(), st.integers(0, 2), st.integers(0, 2), st.floats(0.0, 0.5),
+        st.floats(1.0, 1.5),
     )  # fmt: skip
     return found, sent, draw(st.lists(chosen, min_size=1, max_size=5))
 
@@ -282,7 +284,7 @@ def time_replicas(pipelines, sent, chosen):
         kind_stage=np.concatenate([np.arange(kinds) for kinds in own_kinds]),
         joins_ends=np.zeros(1, np.bool_),
     )
-    pipeline, share, flags, ahead_f, ahead_b, slowdown, longer = zip(*chosen, strict=True)
+    pipeline, share, flags, splits, ahead_f, ahead_b, slowdown, longer = zip(*chosen, strict=True)
     pipeline = np.array(pipeline)
     kinds, places = (np.array(each)[pipeline].sum() for each in (own_kinds, counts))
     kind_s, rows = np.full((KIND_TIMES, kinds), -7.0), np.full((2, kinds + places), -7.0)
@@ -291,7 +293,8 @@ def time_replicas(pipelines, sent, chosen):
     used = time_stages(
         PassReplicas(
             pipeline, pipeline, patterns.stage_first[pipeline], np.array(share),
-            np.array([FLAGS[name] for name in flags]), np.array(ahead_f), np.array(ahead_b),
+            np.array([FLAGS[name] | SPLITS * own for name, own in zip(flags, splits, strict=True)]),
+            np.array(ahead_f), np.array(ahead_b),
             np.array(slowdown), np.array(longer),
         ),
         patterns,

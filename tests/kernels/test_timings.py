@@ -48,7 +48,7 @@ def replicas(draw):
     rows = [-1 if row is None else len(kind_ps) + row for row in first_row]
     spans, stage_kind = [0, size, 2 * size], [*patterns[0], *patterns[1]]
     columns = pattern, kind_first, rows, spans, stage_kind, first_ps + own_ps, kind_ps
-    stages = StageDurations(*(np.array(each, np.int64) for each in columns), draw(st.booleans()))
+    stages = StageDurations(*(np.array(each, np.int64) for each in columns))
     return held, stages, np.array(draw(st.permutations(range(len(pattern)))), np.int64)
 
 
@@ -60,7 +60,7 @@ def times_of(held, stages, replica):
     def times(stage):
         kind = kind_first + stages.stage_kind[begin + stage]
         first = stages.first_forward_ps[kind if first_row < 0 else first_row + stage]
-        return reference.stage_times(int(first), stages.kind_ps[kind].tolist(), stages.splits)
+        return reference.stage_times(int(first), stages.kind_ps[kind].tolist())
 
     return [[times(stage) for stage in rank] for rank in held.tolist()]
 
@@ -69,12 +69,11 @@ seconds = st.sampled_from([0.0, 1e-13, -1e-13, -1.0, 2.5e-12, 3e3, 2e6, np.inf, 
 seconds |= st.floats(0.0, 2.0)
 
 
-@given(st.lists(st.tuples(*[seconds] * 4), max_size=4))
+@given(st.lists(st.tuples(*[seconds] * KIND_TIMES), max_size=4))
 def test_times_are_rounded_once(kinds):
-    *own_s, weight_s = np.array(kinds, np.float64).reshape(-1, 4).T.copy()
-    row = np.arange(len(kinds))[::-1].copy()
+    own_s = np.array(kinds, np.float64).reshape(-1, KIND_TIMES).T.copy()
     kind_ps = np.empty((len(kinds), KIND_TIMES), np.int64)
-    valid = round_times(*own_s, weight_s[row], row, kind_ps)
+    valid = round_times(*own_s, kind_ps)
     expected = [reference.rounded(*each) for each in kinds]
     assert valid == (None not in expected)
     if valid:
@@ -92,7 +91,6 @@ def test_replicas_share_a_timing_where_all_takes_as_long(case, data):
         kinds = slice(*stages.kind_first[replica : replica + 2])
         row = stages.first_row[replica]
         firsts = kinds if row < 0 else slice(row, row + held.size)
-        # Kinds are told apart whether or not they are split.
         of_kinds = stages.kind_ps[kinds].tolist(), stages.first_forward_ps[firsts].tolist()
         keys.append(str((number, stages.pattern[replica], row < 0, *of_kinds)))
         assert times_of(held, stages, chosen[first[timing[len(keys) - 1]]]) == times_of(

@@ -53,6 +53,18 @@ def test_every_figure_is_that_of_a_projection(two_sizes):
         assert each.run.cost_usd == pytest.approx(2.5 * each.run.gpu_hours)
 
 
+def test_what_one_size_taught_changes_no_other():
+    def told(choice):
+        return choice.iteration_time_s, choice.peak_bytes, choice.overrides, choice.run
+
+    model, job = question().model, pj.load_job(JOB)
+    other = pj.load_job(JOB, {"cluster.device": "mi300x", "training.global_batch_size": 64})
+    for each, nodes in ((job, 1), (other, 1), (job, 2), (other, 1)):
+        found, alone = (of.offers(each, nodes) for of in (model, question().model))
+        assert found[0] == alone[0]
+        assert [*map(told, found[1])] == [*map(told, alone[1])]
+
+
 def test_each_choice_is_the_fastest_layout_that_fits(two_sizes):
     for each in two_sizes.choices:
         found = pj.search(each.job, nodes=each.gpus // 8, top=1)

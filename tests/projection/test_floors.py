@@ -42,19 +42,24 @@ def check_floors(jobs):
     results = Results(evaluate(jobs))
     assert (floors.iteration_s <= results.steps.iteration_s).all()
     assert (floors.peak_bytes <= results.steps.peak_bytes).all()
+    # Not even where those are left out that hold more.
+    lean = floors_of_legal(legal, None, results.steps.peak_bytes)
+    assert (lean.iteration_s <= results.steps.iteration_s).all()
+    assert (floors.iteration_s <= lean.iteration_s).all()
     assert (floors.usable_bytes >= results.number(USABLE_GIB) * GIB).all()
     return floors.iteration_s / results.steps.iteration_s
 
 
 OVERRIDES = st.fixed_dictionaries(
     {
-        "parallelism.pp": st.sampled_from([1, 2, 4, 8]),
+        "parallelism.pp": st.sampled_from([1, 2, 4, 8, 16]),
         "training.micro_batch_size": st.sampled_from([1, 2, 4]),
         "training.global_batch_size": st.sampled_from([8, 16, 32, 64]),
         "training.recompute": st.sampled_from(["none", "selective", "full"]),
         "parallelism.zero_stage": st.sampled_from([1, 2, 3]),
     },
     optional={
+        "cluster.nodes": st.sampled_from([2, 4]),
         "cluster.device.hbm_gib": st.sampled_from([12, 20, 40, 200]),
         "training.zero_bubble_max_pending_backward": st.integers(1, 6),
         "training.optimizer_post_validation": st.just(value=True),
@@ -83,7 +88,7 @@ def test_they_do_not_depend_on_the_jobs_beside(schedule):
         for micro_batch in (1, 4)
     ]
     share = check_floors(jobs)
-    assert share.min() > 0.5
+    assert share.min() > 0.7
     alone = [check_floors([job]) for job in jobs]
     assert np.array_equal(np.concatenate(alone), share)
 

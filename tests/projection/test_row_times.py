@@ -36,15 +36,15 @@ class Slower:
     send_share: float | None = None
 
     def rows(self, table: OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
-        extra = np.zeros((len(workloads.rows), 3))
-        extra[workloads.columns.kind == Kind.DENSE, 0] = self.extra_s
+        extra = np.zeros((2, len(workloads.rows), 3))
+        extra[:, workloads.columns.kind == Kind.DENSE, 0] = self.extra_s
         origin = np.full(len(table), MEASURED)
         return MeasuredRows(
             time_s * self.factor,
             origin,
             extra,
             np.full(extra.shape, self.host_share),
-            np.full(extra.shape, ANALYTIC),
+            np.full(extra.shape[1:], ANALYTIC),
         )
 
 

@@ -110,17 +110,21 @@ def first_forwards(stages, ranks, slowdown):
 def time_replicas(pipelines, sent, chosen):
     """Return the times of kinds and stages of replicas by name, from the definitions.
 
-    A pipeline is its kinds of stages, each a list of runs (count, layer, forward, backward), the
-    kind of each stage and its rank. ``sent[sharing][layer]`` says gather, reduce and the copies of
-    both.
+    A pipeline is its kinds of stages, each a list of runs (count, layer, forward, backward, input
+    gradient, weight gradient), the kind of each stage and its rank. ``sent[sharing][layer]`` says
+    gather, reduce and the copies of both.
     """
     found = {}
-    for pipeline, share, name, *rest in chosen:
+    for pipeline, share, name, splits, *rest in chosen:
         kinds, stages, ranks = pipelines[pipeline]
         zero = 3 if name == "keeps_weights" else int(name[5])
         overlaps, frees = "overlaps" in name, name == "zero_3"
         layers = [
-            [(f, b, *sent[share][layer]) for count, layer, f, b in runs for _ in range(count)]
+            [
+                (f, *((i, w) if splits else (b, None)), *sent[share][layer])
+                for count, layer, f, b, i, w in runs
+                for _ in range(count)
+            ]
             for runs in kinds
         ]
         timed = [time_kind(own, zero, overlaps, frees, *rest) for own in layers]
@@ -128,7 +132,7 @@ def time_replicas(pipelines, sent, chosen):
         plain = [sum(layer[0] for layer in layers[kind]) for kind in stages]
         if zero in {1, 2}:
             *_, slowdown, longer = rest
-            own = [[(each[0], each[2] * longer) for each in layers[kind]] for kind in stages]
+            own = [[(each[0], each[3] * longer) for each in layers[kind]] for kind in stages]
             behind = first_forwards(own, ranks, slowdown)
             first = [
                 max(later, alone) if any(gather for _, gather in stage) else alone
@@ -143,38 +147,54 @@ def time_replicas(pipelines, sent, chosen):
 
 
 def time_kind(layers, zero, overlaps, frees, ahead_f, ahead_b, slowdown, longer):
-    """Return the times of one kind of stage that do not depend on the stages before."""
+    """Return the times of one kind of stage that do not depend on the stages before.
 
-    def passed(backward, gathers, reduces):
-        own = [
-            (
-                b + reduce_copy + frees_copy(gather_copy) if backward else f + gather_copy,
-                gather if gathers else 0.0,
-                reduce if reduces else 0.0,
-            )
-            for f, b, gather, reduce, gather_copy, reduce_copy in layers
-        ]
-        ahead = ahead_b if backward else ahead_f
-        return _passed(own[::-1] if backward else own, ahead, slowdown, longer)
+    Weights are needed by a forward and a gradient of the input. Gradients of weights, which a W
+    makes where there is one, are copied and sent.
+    """
+    apart = any(each[2] is not None for each in layers)
+    regathers = frees or zero < 3
 
-    def frees_copy(gather_copy):
-        return gather_copy if frees or zero < 3 else 0.0
+    def passed(phase, *, last=False):
+        gathers = zero == 3 and (phase == "f" or ("b" in phase and regathers))
+        reduces = "w" in phase and (zero >= 2 or (last and overlaps))
+        own = []
+        for f, b, w, gather, reduce, gather_copy, reduce_copy in layers:
+            compute = {"f": f, "bw": b, "b": b, "w": w}[phase]
+            if phase == "f" or ("b" in phase and regathers):
+                compute += gather_copy
+            if "w" in phase:
+                compute += reduce_copy
+            own.append((compute, gather if gathers else 0.0, reduce if reduces else 0.0))
+        if phase == "f":
+            return _passed(own, ahead_f, slowdown, longer)
+        return _passed(own[::-1], ahead_b, slowdown, longer)
+
+    def sending(phase):
+        """Return what each of the operations takes, and the last, and what that leaves."""
+        (every, tail), (last, left) = passed(phase), passed(phase, last=True)
+        return (every + tail, last + left, 0.0) if zero >= 2 else (every, last, left)
 
     plain_f, plain_b = sum(each[0] for each in layers), sum(each[1] for each in layers)
-    forward, _ = passed(False, zero == 3, False)
-    backward, tail = passed(True, zero == 3 and frees, zero >= 2)
-    last, left = passed(True, False, overlaps) if zero < 2 else (backward, tail)
-    if zero >= 2:
-        backward, last, left = backward + tail, last + tail, 0.0
+    plain_w = sum(each[2] for each in layers) if apart else 0.0
+    forward, _ = passed("f")
+    if apart:
+        weight, last_weight, left = sending("w")
+        backward = last = passed("b")[0]
+    else:
+        weight = last_weight = 0.0
+        backward, last, left = sending("bw")
     return {
         "forward_s": forward,
         "backward_s": backward,
         "last_backward_s": last,
-        "exposed_each_s": forward - plain_f + backward - plain_b,
-        "exposed_last_s": last - plain_b,
+        "weight_s": weight,
+        "last_weight_s": last_weight,
+        "exposed_each_s": forward - plain_f + backward - plain_b + weight - plain_w,
+        "exposed_last_s": last - plain_b + last_weight - plain_w,
         "tail_s": left,
-        "reduce_after_s": sum(each[3] for each in layers) if zero < 2 and not overlaps else 0.0,
-        "gather_after_s": sum(each[2] for each in layers) if zero == 0 else 0.0,
+        "reduce_after_s": sum(each[4] for each in layers) if zero < 2 and not overlaps else 0.0,
+        "gather_after_s": sum(each[3] for each in layers) if zero == 0 else 0.0,
     }
 
 

@@ -5,21 +5,18 @@ import math
 FORWARD, BACKWARD = 0, 1
 
 
-def rounded(forward_s, backward_s, last_s, weight_s):
+def rounded(*seconds):
     """Return the picoseconds of a kind of stage, None where a replay cannot count them."""
-    split_s = [max(0.0, each - weight_s) for each in (backward_s, last_s)]
-    seconds = [forward_s, backward_s, last_s, *split_s, weight_s]
     if not all(-0.5e-12 <= each < math.inf and round(each * 1e12) <= 2**60 for each in seconds):
         return None
     return [round(each * 1e12) for each in seconds]
 
 
-def stage_times(first_forward_ps, kind_ps, splits):
+def stage_times(first_forward_ps, kind_ps):
     """Return what a stage takes, by kind and class."""
-    forward, backward, last, split, last_split, weight = kind_ps
-    if not splits:
-        split, last_split, weight = backward, last, 0
-    return [[first_forward_ps, forward, forward], [split, split, last_split], [weight] * 3]
+    forward, *backwards = kind_ps
+    gradients = [[every, every, last] for every, last in (backwards[:2], backwards[2:])]
+    return [[first_forward_ps, forward, forward], *gradients]
 
 
 def waiting(times, sent_ps):

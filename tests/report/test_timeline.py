@@ -12,6 +12,7 @@ import projector
 from projector.errors import ConfigError
 from projector.report.timeline import messages, timeline_text, trace_events, write_timeline
 from projector.schedule.order import BACKWARD, FORWARD, Order
+from projector.schedule.registry import ChosenOrder, Setting
 from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
 
@@ -158,7 +159,8 @@ def both_ways():
         directions=2,
     )
     durations = np.full((2, 2, 3, 3), 10**9)
-    return PipelineRun("both", order, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
+    chosen = ChosenOrder(Setting("dualpipe", 2, 1, 2, None), order)
+    return PipelineRun("both", chosen, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
 
 
 def test_messages_of_two_directions_stay_in_their_copy(both_ways):
@@ -181,7 +183,8 @@ def test_two_chunks_of_one_rank_send_no_message():
         stage_of=[[0, 3], [1, 2]],
     )
     durations = np.full((2, 2, 3, 3), 10**9)
-    run = PipelineRun("v", order, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
+    chosen = ChosenOrder(Setting("1f1b-v", 2, 2, 1, None), order)
+    run = PipelineRun("v", chosen, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
     stages = [
         (int(order.stage[a]), int(order.stage[b])) for a, b in zip(*messages(run), strict=True)
     ]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from projector.errors import ScheduleError
 from projector.schedule import registry
 from projector.schedule.order import Order, round_robin_stages
-from projector.schedule.simulate import simulate_schedule
+from projector.schedule.replay import order_times
+from projector.schedule.simulate import pipeline_run, simulate_schedule
 from thoroughness import examples
 
 
@@ -295,8 +296,74 @@ def test_the_least_anomaly_of_a_plan():
     assert simulate_schedule("zbv-greedy-zb", w=4.0, **times).makespan_s == 88.0
 
 
-def test_a_shorter_w_in_a_backward_that_stays_as_long():
-    for w, makespan_s in ((1.0, 27.0), (0.5, 30.0), (0.0, 33.0)):
-        found = simulate_schedule("zerobubble", pp=4, microbatches=8, f=1.0, b=2.0 - w, w=w)
-        assert found.makespan_s == makespan_s
-    assert simulate_schedule("1f1b", pp=4, microbatches=8).makespan_s == 33.0
+LONG = [
+    ("1f1b", 1, 1), ("1f1b", 3, 1), ("interleaved", 2, 3), ("1f1b-v", 3, 2), ("zerobubble", 3, 1),
+    ("zerobubble-h2", 4, 1), ("zbv-formatted", 2, 2), ("dualpipe", 4, 1), ("gpipe", 3, 1),
+    ("zbv-greedy-half", 2, 2), ("seaailab", 3, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pp", "vpp"), LONG)
+@given(
+    data=st.data(),
+    turns=st.integers(4, 40),
+    unit=st.sampled_from([1.0, 0.5, 1e-3, 1e-12]),
+    p2p=st.integers(0, 3),
+    overlap=st.booleans(),
+)
+@settings(max_examples=examples(20))
+def test_a_step_is_that_of_all_its_operations(name, pp, vpp, data, turns, unit, p2p, overlap):
+    times = st.lists(st.integers(0, 5), min_size=pp * vpp, max_size=pp * vpp)
+    f, b, w = (np.multiply(data.draw(times), unit) for _ in range(3))
+    limit = order_times.FEW_OPERATIONS
+    order_times.FEW_OPERATIONS = 0
+    try:
+        run = pipeline_run(name, pp, vpp, 2 * pp * turns, f, b, w, p2p * unit, overlap_p2p=overlap)
+    finally:
+        order_times.FEW_OPERATIONS = limit
+    for found, expected in zip(run.summary, run.timeline.summary, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert run.peak_in_flight == order_times.peak_in_flight(run.order).tolist()
+    held, _ = order_times.peak_bytes(run.order, run.activation_bytes[np.newaxis], run.w_share)
+    np.testing.assert_array_equal(run.peak_bytes, held[0])
+
+
+@pytest.mark.parametrize(("name", "pp", "vpp"), LONG[:-3])
+def test_a_million_microbatches_are_no_list(name, pp, vpp, monkeypatch):
+    count = 2**24 // (3 * pp * vpp)
+    count -= count % (2 * pp)
+    listed = []
+
+    def build(*arguments):
+        listed.append(arguments[3])
+        return built(*arguments)
+
+    built = registry.build
+    registry.series.cache_clear()
+    monkeypatch.setattr(registry, "build", build)
+    counts = [count - turn * 2 * pp for turn in range(3)]
+    results = [simulate_schedule(name, pp, vpp, each, 0.125, 0.125, 0.125) for each in counts]
+    assert results[0].makespan_s - results[1].makespan_s == 2 * pp * vpp * 0.375
+    assert results[1].makespan_s - results[2].makespan_s == 2 * pp * vpp * 0.375
+    assert max(listed) < 200
+    # More than all operations of all ranks might take without an overflow.
+    longest = simulate_schedule(name, pp, vpp, count, *[round(1e6 / count / vpp, 3)] * 3)
+    assert 2.9e6 < longest.period_s < 4.6e6
+    with pytest.raises(ScheduleError, match="the step is longer than"):
+        simulate_schedule(name, pp, vpp, count, *[2e6 / count / vpp] * 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match", "most"),
+    [
+        (("gpipe", 5, 1, 10**6), "8,388,608 of them, .* have 15,000,000; 559,240", 559240),
+        (("interleaved", 2, 2, 10**6, 500_000), "show the same", 699050),
+        (("seaailab", 2, 1, 10**5), "524,288 of them", 87380),
+        (("zbv-greedy-zb", 4, 2, 10**5), "524,288 of them", 21844),
+    ],
+)
+def test_what_has_to_be_listed_has_a_limit(arguments, match, most):
+    name, pp, vpp, microbatches, *group = arguments
+    with pytest.raises(ScheduleError, match=match) as error:
+        simulate_schedule(name, pp, vpp, microbatches, group_size=group[0] if group else None)
+    assert (error.value.key, error.value.allowed) == ("microbatches", most)

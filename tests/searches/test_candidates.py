@@ -9,7 +9,7 @@ from projector.config.formats.emit.emitted import FORMATS
 from projector.config.formats.emit.runnable import Setting, searchable
 from projector.config.load import load_job
 from projector.errors import ProjectorError
-from projector.searches.candidates import candidates
+from projector.searches.candidates import KnownSections, candidates
 from projector.searches.limits import Limits
 
 JOB = {
@@ -41,6 +41,19 @@ def test_each_is_what_loading_its_overrides_gives(job, limits):
     taken = proposed.batch.take(rows)
     for number, row in enumerate(rows.tolist()):
         assert taken.job(number) == proposed.batch.job(row)
+
+
+def test_equal_sections_are_the_same_rows():
+    known = KnownSections()
+    for changes in ({}, {"cluster.nodes": 4}, {"cluster.nodes": 4, "cluster.device": "mi300x"}):
+        base = load_job(JOB, changes)
+        proposed, alone = candidates(base, Limits(), known), candidates(base, Limits())
+        assert len(proposed) == len(alone)
+        for row in range(0, len(alone), 97):
+            assert proposed.overrides(row) == alone.overrides(row)
+            assert proposed.batch.job(row) == alone.batch.job(row)
+    assert [len(table.items) for table in known.tables][2:4] == [15, 3]
+    assert len({*known.tables.parallelism.items}) == len(known.tables.parallelism.items)
 
 
 def test_all_are_proposed_once_and_zero_stages_follow_each_other():

@@ -35,6 +35,7 @@ def few_at_once():
     """Look at what was found after every order, so that small searches rule something out."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(exploration, "BATCHED_S", 0.0)
+        patched.setattr(exploration, "THREADS", 1)
         yield
 
 

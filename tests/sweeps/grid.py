@@ -32,3 +32,9 @@ def grid(axes=AXES, most=None, **base):
 
 def every(space):
     return map(space.overrides, range(space.size))
+
+
+def excluded(space, overrides):
+    """Return the text of the first constraint that a point breaks, None if it keeps all."""
+    broken = (each for each in space.constraints if not space.keeps(each, overrides))
+    return next((each.text for each in broken), None)

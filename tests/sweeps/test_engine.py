@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import projector as pj
@@ -110,6 +111,17 @@ def test_the_best_rows(swept, tmp_path):
     assert swept.best(7) == expected
     swept.write(tmp_path / "out")
     assert sweep(grid(), tmp_path / "out").best(7) == expected
+    assert swept.best(0) == []
+
+
+def test_some_rows_are_read_alone(swept, tmp_path):
+    rows = np.array([0, 47, 48, 150])
+    swept.write(tmp_path / "out")
+    for found in (swept, sweep(grid(), tmp_path / "out")):
+        tables = [*found.tables(["mfu", "verdict"], rows)]
+        assert 1 < len(tables) < 4
+        wanted = found.to_arrow(["mfu", "verdict"]).take(rows)
+        assert pa.concat_tables(tables).to_pylist() == wanted.to_pylist()
 
 
 def test_what_does_not_fit_is_a_row_and_not_the_best():

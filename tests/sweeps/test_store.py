@@ -317,7 +317,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, whole):
     assert content(out) == whole[2]
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("at_once", "new_workers")
 def test_what_workers_cannot_write_is_one_error(tmp_path, monkeypatch, whole):
     out = tmp_path / "out"
     largest = max(len(data) for name, data in whole[2].items() if name.startswith("part-"))

@@ -254,6 +254,14 @@ engine.sweep(grid(), {out!r}, workers=3, progress=say)
 """
 
 
+def test_a_script_gets_its_memory_back(monkeypatch):
+    kept = []
+    monkeypatch.setattr(workers, "_keep_memory", kept.append)
+    with pytest.raises(ValueError, match="within"), workers.keeping_memory():
+        raise ValueError("within")
+    assert kept == [workers.KEPT_BYTES, workers.LEFT_BYTES]
+
+
 @pytest.fixture
 def script(tmp_path):
     """Start a script that sweeps, as somebody writes it who has not heard of guards."""

@@ -27,12 +27,7 @@ from projector.serving.deployment import CACHE_TYPES
 
 Overrides = dict[str, Any]
 
-DEFAULT_JOB: Mapping[str, Any] = {
-    "model": "llama3.1_70b",
-    "parallelism": {"tp": 8, "pp": 4},
-    "training": {"micro_batch_size": 1, "global_batch_size": 256, "seq_length": 8192},
-    "cluster": {"device": "h100", "nodes": 16},
-}
+DEFAULT_JOB: Mapping[str, Any] = resources.hardware_table("report_words.yaml")["app_job"]
 """Held where no job file is given."""
 
 FACTORS = [0.25, 0.35, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0]

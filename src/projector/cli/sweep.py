@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def sweep(
     *,
     space: str = argument("SPACE"),
-    out: str | None = option("PATH", "Folder of the Parquet dataset."),
+    out: str | None = option("PATH", "Folder of the Parquet dataset; also s3://BUCKET/FOLDER."),
     engine: str = option(
         "local|dask",
         "Where to compute: in processes of this machine, or on a Dask cluster.",

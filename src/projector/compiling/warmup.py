@@ -7,11 +7,11 @@ import numpy as np
 
 from projector.compiling.helpers import helper, possible_helpers
 from projector.projection.api import project_jobs
+from projector.schedule.order import MIN_PERIODS
 from projector.schedule.planning.costs import uniform_costs
 from projector.schedule.planning.optimise import improve
 from projector.schedule.registry import build
 from projector.schedule.replay.order_times import METHODS, replay_batch
-from projector.schedule.replay.programs import MIN_PERIODS
 from projector.schedule.simulate import simulate_schedule
 from projector.serving.api import project_serving
 from projector.single.attention import project_attention

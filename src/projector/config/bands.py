@@ -136,8 +136,9 @@ def band_of(
     without rows that of such generations. ``without`` names a source: the band as it is without the
     rows of that source.
     """
-    # A source without rows has the usual bands.
-    known = _file("uncertainty_left_out.yaml").get(quantity, {}).get(without, table(quantity))
+    known = table(quantity)
+    if without is not None:  # a source without rows has the usual bands
+        known = _file("uncertainty_left_out.yaml").get(quantity, {}).get(without, known)
     unseen = known.get("unseen")
     basis = "; wider for a device without rows"
     if unseen and "new_generation" in unseen and architecture is not None:

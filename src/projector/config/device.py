@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from projector.config import device_kernels as kernels
 from projector.config._base import (
     USABLE,
     AtLeastOne,
@@ -19,20 +20,6 @@ from projector.config._base import (
     Positive,
     Sourced,
     check_most,
-)
-from projector.config.device_kernels import (
-    MATRIX_TYPES,
-    MOST_TILES,
-    AttentionKernel,
-    ExpertExchange,
-    ExpertLayerCosts,
-    GemmLibrary,
-    GemmTile,
-    MatrixType,
-    Power,
-    Quantising,
-    Share,
-    WsPersistent,
 )
 from projector.errors import ConfigError
 
@@ -78,20 +65,20 @@ class Device(Sourced):
     peak_clock_mhz: Annotated[Positive, Label("peak clock")]
     """Clock at which the datasheet peaks hold."""
 
-    sustained_clock_mhz: Annotated[dict[MatrixType, Positive], Label("sustained clock")]
+    sustained_clock_mhz: Annotated[dict[kernels.MatrixType, Positive], Label("sustained clock")]
     """Clock under a long dense matrix load of each type, within the power cap."""
 
-    matrix_flop_per_clk_per_cu: Annotated[dict[MatrixType, Positive], Label("matrix rate")]
+    matrix_flop_per_clk_per_cu: Annotated[dict[kernels.MatrixType, Positive], Label("matrix rate")]
     """Dense matrix rate of one compute unit, for every type that it has natively."""
 
-    matrix_instructions: dict[MatrixType, str] = Field(default_factory=dict)
+    matrix_instructions: dict[kernels.MatrixType, str] = Field(default_factory=dict)
     """Matrix instruction of long main loops, where it is known; decides nothing, shown in
     explanations."""
 
-    matrix_peak_tflops: Annotated[dict[MatrixType, Positive], Label("matrix peak")]
+    matrix_peak_tflops: Annotated[dict[kernels.MatrixType, Positive], Label("matrix peak")]
     """Dense datasheet peak, the denominator of MFU."""
 
-    gemm_efficiency: dict[MatrixType, Share]
+    gemm_efficiency: dict[kernels.MatrixType, kernels.Share]
     """Share of the rate at the sustained clock that the best large GEMM reaches."""
 
     vector_tflops: Annotated[Positive, Label("vector rate")]
@@ -163,7 +150,7 @@ class Device(Sourced):
     """Share of a tile's epilogue that the next tile of a compute unit waits for: 1 where
     work-groups follow one another, less in persistent kernels that overlap them."""
 
-    gemm_clk_per_k: dict[MatrixType, NotNegative] = Field(default_factory=dict)
+    gemm_clk_per_k: dict[kernels.MatrixType, NotNegative] = Field(default_factory=dict)
     """Least clocks that a tile needs for one element of K, however small it is."""
 
     gemm_step_clk: NotNegative = 0.0
@@ -209,25 +196,25 @@ class Device(Sourced):
     """Architecture whose layers of experts (``hardware/experts.yaml``) this device has; what stands
     under ``expert_layer`` and ``expert_exchange`` is laid over them."""
 
-    expert_layer: ExpertLayerCosts = ExpertLayerCosts()
+    expert_layer: kernels.ExpertLayerCosts = kernels.ExpertLayerCosts()
     """Grouped GEMMs over unequal loads, and the kernels around them (inference)."""
 
-    expert_exchange: ExpertExchange = ExpertExchange()
+    expert_exchange: kernels.ExpertExchange = kernels.ExpertExchange()
     """Dispatch and combine of a mixture of experts by a fused kernel (DeepEP)."""
 
-    gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1, max_length=MOST_TILES)
+    gemm_tiles: tuple[kernels.GemmTile, ...] = Field(min_length=1, max_length=kernels.MOST_TILES)
     """Tile menu of the GEMM library that training uses by default."""
 
-    gemm_libraries: dict[str, GemmLibrary] = Field(default_factory=dict)
+    gemm_libraries: dict[str, kernels.GemmLibrary] = Field(default_factory=dict)
     """Other GEMM libraries on this device, by name."""
 
-    quantising: dict[str, Quantising] = Field(default_factory=dict)
+    quantising: dict[str, kernels.Quantising] = Field(default_factory=dict)
     """Quantising kernels by the scaling they serve: ``fp8``, ``fp8_block``, ``nvfp4``."""
 
-    ws_persistent: WsPersistent = Field(default_factory=WsPersistent)
+    ws_persistent: kernels.WsPersistent = Field(default_factory=kernels.WsPersistent)
     """Constants of the documented GEMM model; the defaults are those of its author for B200."""
 
-    power: Power | None = None
+    power: kernels.Power | None = None
     """Where it is known, the clock of a single kernel follows from it; training runs at
     ``sustained_clock_mhz`` all the same."""
 
@@ -267,10 +254,10 @@ class Device(Sourced):
     attention_boost_clock_mhz: Positive | None = None
     """Clock of attention in short runs (benchmarks); none means the peak clock."""
 
-    attention: AttentionKernel
+    attention: kernels.AttentionKernel
     """The attention that training uses by default."""
 
-    attention_kernels: dict[str, AttentionKernel] = Field(default_factory=dict)
+    attention_kernels: dict[str, kernels.AttentionKernel] = Field(default_factory=dict)
     """Attentions on this device by the name that a job may ask for."""
 
     context_gib: NotNegative = 0.5
@@ -435,7 +422,7 @@ class Device(Sourced):
         name, other = "scale_up_peer_gb_per_s", "scale_up_gb_per_s"
         check_most(name, self.scale_up_peer_gb_per_s, other, self.scale_up_gb_per_s)
 
-    def _check_power(self, power: Power) -> None:
+    def _check_power(self, power: kernels.Power) -> None:
         cap_w = self.tdp_w * min(power.loaded_share, power.short_share)
         if power.idle_w >= cap_w:
             msg = f"power.idle_w ({power.idle_w:g}) must be below the cap ({cap_w:g} W)"
@@ -455,7 +442,7 @@ class Device(Sourced):
             if library.members:
                 self._check_members(name, library)
 
-    def _check_members(self, name: str, library: GemmLibrary) -> None:
+    def _check_members(self, name: str, library: kernels.GemmLibrary) -> None:
         key = f"gemm_libraries.{name}"
         for field in ("tiles", "tiles_of", "efficiency", "step_clk"):
             if getattr(library, field):
@@ -464,22 +451,24 @@ class Device(Sourced):
         members = [self.gemm_libraries[member] for member in library.members]
         most = max(
             sum(len(each.tiles_of.get(kind) or each.tiles or self.gemm_tiles) for each in members)
-            for kind in MATRIX_TYPES
+            for kind in kernels.MATRIX_TYPES
         )
-        if most > MOST_TILES:
-            msg = f"{key}.members: they have {most} tiles together, more than {MOST_TILES}"
-            raise ConfigError(msg, key=f"{key}.members", value=most, allowed=f"<= {MOST_TILES}")
+        if most > kernels.MOST_TILES:
+            msg = f"{key}.members: they have {most} tiles together, more than {kernels.MOST_TILES}"
+            raise ConfigError(
+                msg, key=f"{key}.members", value=most, allowed=f"<= {kernels.MOST_TILES}"
+            )
 
-    def gemm_library(self, name: str) -> GemmLibrary:
+    def gemm_library(self, name: str) -> kernels.GemmLibrary:
         """Return a GEMM library by name, the default one for any other name."""
-        return self.gemm_libraries.get(name, GemmLibrary())
+        return self.gemm_libraries.get(name, kernels.GemmLibrary())
 
     @property
     def highest_clock_mhz(self) -> float:
         """Highest clock of a kernel: the boost may lie above the clock of a datasheet's peak."""
         return max(self.peak_clock_mhz, 0.0 if self.power is None else self.power.max_clock_mhz)
 
-    def peak_tflops(self, kind: MatrixType) -> float:
+    def peak_tflops(self, kind: kernels.MatrixType) -> float:
         """Return the dense peak of a type, the denominator of MFU.
 
         The datasheet's, or units * rate * peak clock where that is higher (some datasheets quote

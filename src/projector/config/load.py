@@ -190,7 +190,7 @@ class Variants:
             "parallelism": {**(self._data.get("parallelism") or {})},
         }
         for dotted, value in overrides.items():
-            if _is_of(dotted, "parallelism") or decides_chunks(dotted):
+            if decides_chunks(dotted) or native_names(dotted) == ("parallelism", "pp"):
                 set_field(data, dotted, value)
         origins: dict[str, str] = {}
         notes = fit_chunks(data, origins, map(native_names, overrides))

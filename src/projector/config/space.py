@@ -350,13 +350,6 @@ class Space:
         """Whether a point, or what a constraint needs of it, keeps the constraint."""
         return bool(constraint(self._read(constraint, overrides)))
 
-    def excluded(self, overrides: Mapping[str, Any]) -> str | None:
-        """Return the text of the first constraint that a point breaks, None if it keeps all."""
-        for constraint in self.constraints:
-            if not self.keeps(constraint, overrides):
-                return str(constraint.text)
-        return None
-
     def _read(self, expression: Expression, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of what an expression reads, in a job with these overrides."""
         values = {}

@@ -1,13 +1,15 @@
 """The fastest layout of a job in closed form: all degrees at once, as columns."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Floats
 from projector.config.first_order_job import AnyJob, load_first_order_job
+from projector.config.resources import settings_of
 from projector.first_order.equations import Constants
 from projector.first_order.results import FirstOrderPerformance, project_performance
 from projector.first_order.training import TrainingColumns, train_columns, training_columns
@@ -15,19 +17,7 @@ from projector.first_order.training import TrainingColumns, train_columns, train
 MOST_STAGES = 128
 """More pipeline stages are not tried."""
 
-UNSPLIT = {
-    "parallelism.tp": 1,
-    "parallelism.pp": 1,
-    "parallelism.vpp": 1,
-    "parallelism.cp": 1,
-    "parallelism.ep": 1,
-    "parallelism.etp": None,
-    "parallelism.dp": None,
-    "parallelism.zero_stage": 0,
-    "parallelism.fsdp": False,
-    "training.micro_batch_size": 1,
-    "training.recompute": "none",
-}
+UNSPLIT: Mapping[str, Any] = settings_of("first_order")["unsplit"]
 """What a search replaces."""
 
 

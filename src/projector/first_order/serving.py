@@ -18,23 +18,11 @@ from projector.config.first_order import (
 )
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
+from projector.config.resources import settings_of
 from projector.config.yaml_file import beside, read_yaml
 from projector.envelope import Told, envelope, told
 from projector.errors import ConfigError, shown
-from projector.first_order.equations import (
-    Constants,
-    arithmetic_intensity,
-    count_parameters,
-    crossing_factor,
-    forward_flop,
-    is_memory_bound,
-    kv_cache_bytes,
-    layer_parts,
-    ridge_point,
-    roofline_time_s,
-    state_bytes,
-    weights_read,
-)
+from projector.first_order import equations as eq
 from projector.first_order.results import UNKNOWN_BAND, provenance
 from projector.units import to_ms
 
@@ -89,7 +77,7 @@ class ServingTimes:
     """Sequences of full length that fit beside the weights; nothing else is reserved."""
 
 
-def serve(columns: ServingColumns, constants: Constants) -> ServingTimes:
+def serve(columns: ServingColumns, constants: eq.Constants) -> ServingTimes:
     """Time prefill and decode under the derated roof of ``tp`` devices.
 
     Stages of a pipeline work one after the other on a batch, so that ``pp`` adds memory and
@@ -99,30 +87,32 @@ def serve(columns: ServingColumns, constants: Constants) -> ServingTimes:
     """
     c = columns
     rates = (c.peak_flop_per_s * c.tp, c.bytes_per_s * c.tp)
-    crossing = crossing_factor(c.tp, c.scale_up_domain, constants)
+    crossing = eq.crossing_factor(c.tp, c.scale_up_domain, constants)
     one = (c.layers, 1.0, c.key_heads, c.head_dim, c.cache_element_bytes)
 
     def cache(tokens: Floats) -> Floats:
         layers, batch, heads, width, element = one
-        return c.state_bytes + kv_cache_bytes(layers, batch, tokens, heads, width, element)
+        return c.state_bytes + eq.kv_cache_bytes(layers, batch, tokens, heads, width, element)
 
-    prompt_flop = forward_flop(c.context, c.active_parameters)
-    prompt_bytes = weights_read(c.parameters, c.active_parameters, c.context) * c.weight_bytes
+    prompt_flop = eq.forward_flop(c.context, c.active_parameters)
+    prompt_bytes = eq.weights_read(c.parameters, c.active_parameters, c.context) * c.weight_bytes
     prompt_bytes = prompt_bytes + cache(c.context)
-    step_flop = forward_flop(c.batch, c.active_parameters)
-    step_bytes = weights_read(c.parameters, c.active_parameters, c.batch) * c.weight_bytes
+    step_flop = eq.forward_flop(c.batch, c.active_parameters)
+    step_bytes = eq.weights_read(c.parameters, c.active_parameters, c.batch) * c.weight_bytes
     # A state is read and written.
     step_bytes = step_bytes + c.batch * (cache(c.context + 0.5 * c.output) + c.state_bytes)
     full = cache(c.context + c.output)
     room = c.memory_bytes * c.tp * c.pp - c.parameters * c.weight_bytes
     return ServingTimes(
         prefill_s=crossing
-        * roofline_time_s(prompt_flop, prompt_bytes, *rates, constants.prefill_mfu),
-        decode_s=crossing * roofline_time_s(step_flop, step_bytes, *rates, constants.decode_mfu),
-        prefill_is_memory_bound=is_memory_bound(
-            arithmetic_intensity(prompt_flop, prompt_bytes), *rates
+        * eq.roofline_time_s(prompt_flop, prompt_bytes, *rates, constants.prefill_mfu),
+        decode_s=crossing * eq.roofline_time_s(step_flop, step_bytes, *rates, constants.decode_mfu),
+        prefill_is_memory_bound=eq.is_memory_bound(
+            eq.arithmetic_intensity(prompt_flop, prompt_bytes), *rates
         ),
-        decode_is_memory_bound=is_memory_bound(arithmetic_intensity(step_flop, step_bytes), *rates),
+        decode_is_memory_bound=eq.is_memory_bound(
+            eq.arithmetic_intensity(step_flop, step_bytes), *rates
+        ),
         cache_bytes=np.asarray(c.batch * full),
         max_batch=np.maximum(0.0, np.floor(room / np.maximum(1.0, full))),
     )
@@ -185,7 +175,7 @@ class FirstOrderServing:
     @property
     def ridge_flop_per_byte(self) -> float:
         """Intensity at which both bind alike."""
-        return float(ridge_point(self.columns.peak_flop_per_s, self.columns.bytes_per_s)[0])
+        return float(eq.ridge_point(self.columns.peak_flop_per_s, self.columns.bytes_per_s)[0])
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -251,17 +241,17 @@ def project_serving(
         raise ConfigError(msg, key="weights", value=stored, allowed=list(TYPE_BYTES))
     architecture = model if isinstance(model, ModelConfig) else load_model(model)
     seen = first_order_device(device, key="device")
-    counts, config = count_parameters(architecture), first_order or FirstOrderConfig()
+    counts, config = eq.count_parameters(architecture), first_order or FirstOrderConfig()
     heads, width = _cached(architecture)
     values = (
         counts.total, counts.active, TYPE_BYTES[stored],
-        layer_parts(architecture)[0]["attention"], heads, width, cache_element_bytes,
-        state_bytes(architecture), tp, pp, batch, context, output,
+        eq.layer_parts(architecture)[0]["attention"], heads, width, cache_element_bytes,
+        eq.state_bytes(architecture), tp, pp, batch, context, output,
         seen.peak_flop_per_s(dtype, key="dtype"), seen.memory_bytes_per_s, seen.memory_bytes,
         seen.scale_up_domain,
     )  # fmt: skip
     columns = ServingColumns(*(np.array([value], np.float64) for value in values))
-    times = serve(columns, Constants.of(config))
+    times = serve(columns, eq.Constants.of(config))
     return FirstOrderServing(architecture, seen, columns, times, config)
 
 
@@ -275,20 +265,7 @@ def _cached(model: ModelConfig) -> tuple[float, float]:
     return float(model.query_groups), float(model.head_dim)
 
 
-FIELDS = {
-    "model": "model",
-    "device": "device",
-    "cluster.device": "device",
-    "cluster.gpu": "device",
-    "tp": "tp",
-    "pp": "pp",
-    "dtype": "dtype",
-    "weights": "weights",
-    "kv_cache_bytes": "cache_element_bytes",
-    "load.batch": "batch",
-    "load.context": "context",
-    "load.output": "output",
-}
+FIELDS: Mapping[str, str] = settings_of("first_order")["serving"]
 """Dotted field of a deployment -> argument of `project_serving`."""
 
 CONSTANT = "first_order."

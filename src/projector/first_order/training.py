@@ -11,7 +11,7 @@ from projector.config.first_order import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import AnyJob
 from projector.config.job import Job
 from projector.errors import ConfigError
-from projector.first_order import equations
+from projector.first_order import equations as eq
 from projector.first_order.equations import all_reduce_s, bubble_fraction, compute_s
 
 
@@ -116,8 +116,8 @@ def data_parallel(job: AnyJob) -> int:
 def _row(job: AnyJob) -> dict[str, float]:
     model, split, training = job.model, job.parallelism, job.training
     refuse_adapter(training.adapter, "the closed forms train every weight")
-    device, counts = device_of(job), equations.count_parameters(model)
-    attending = equations.layer_parts(model)[0]["attention"]
+    device, counts = device_of(job), eq.count_parameters(model)
+    attending = eq.layer_parts(model)[0]["attention"]
     selective = training.recompute.granularity == "selective"
     narrow = training.gradient_dtype == "bf16"
     return {
@@ -125,7 +125,7 @@ def _row(job: AnyJob) -> dict[str, float]:
         "active_parameters": counts.active,
         "expert_parameters": counts.experts,
         "layers": model.num_layers,
-        "channels": equations.layer_channels(model),
+        "channels": eq.layer_channels(model),
         "heads": model.num_attention_heads * attending / model.num_layers,
         "seq": training.seq_length,
         "micro_batch": training.micro_batch_size,
@@ -161,8 +161,8 @@ class TrainingResults:
     """Closed forms of a batch of jobs, float64[jobs]."""
 
     columns: TrainingColumns
-    constants: equations.Constants
-    states: equations.StateBytes
+    constants: eq.Constants
+    states: eq.StateBytes
     """Of one rank, sharded."""
     activations: Floats
     """Bytes of one rank."""
@@ -195,13 +195,13 @@ class TrainingResults:
     @property
     def iteration_s(self) -> Floats:
         """Seconds of a step."""
-        within_s = equations.step_s(self.compute_s, self.communication_s, self.constants.overlap)
+        within_s = eq.step_s(self.compute_s, self.communication_s, self.constants.overlap)
         return np.asarray(within_s * self.crossing)
 
     @property
     def model_flop(self) -> Floats:
         """FLOP of a step."""
-        return equations.training_flop(self.columns.tokens_per_step, self.columns.active_parameters)
+        return eq.training_flop(self.columns.tokens_per_step, self.columns.active_parameters)
 
     @property
     def breakdown_s(self) -> dict[str, Floats]:
@@ -209,7 +209,7 @@ class TrainingResults:
         leads = self.compute_s >= self.communication_s
         left = 1.0 - self.constants.overlap
         compute, waits = np.where(leads, 1.0, left), np.where(leads, left, 1.0)
-        within_s = equations.step_s(self.compute_s, self.communication_s, self.constants.overlap)
+        within_s = eq.step_s(self.compute_s, self.communication_s, self.constants.overlap)
         return {
             "compute": self.compute_s * compute,
             "dp_comm": self.all_reduce_s * waits,
@@ -220,26 +220,26 @@ class TrainingResults:
 
 def train(jobs: Sequence[AnyJob]) -> TrainingResults:
     """Project jobs; each result equals that of the job alone."""
-    constants = equations.Constants.of_jobs([job.first_order for job in jobs])
+    constants = eq.Constants.of_jobs([job.first_order for job in jobs])
     return train_columns(training_columns(jobs), constants)
 
 
-def train_columns(columns: TrainingColumns, constants: equations.Constants) -> TrainingResults:
+def train_columns(columns: TrainingColumns, constants: eq.Constants) -> TrainingResults:
     """Project jobs that are columns already."""
     replicas = columns.dp * columns.cp
     # Divide parameters evenly over the ranks that hold different ones.
     dense = columns.parameters - columns.expert_parameters
     experts = columns.expert_parameters / (columns.ep * columns.etp)
     held = np.asarray((dense / columns.tp + experts) / columns.pp)
-    flop = equations.training_flop(columns.tokens_per_step, columns.active_parameters)
+    flop = eq.training_flop(columns.tokens_per_step, columns.active_parameters)
     near = np.floor(columns.scale_up_domain / columns.tp)
-    each = equations.bytes_per_parameter(constants, accumulates_beside=columns.accumulates_beside)
+    each = eq.bytes_per_parameter(constants, accumulates_beside=columns.accumulates_beside)
     gradients = np.where(columns.narrow_gradients, NARROW_GRADIENT_BYTES, each.gradients)
-    whole = equations.StateBytes(held * each.weights, held * gradients, held * each.optimizer)
+    whole = eq.StateBytes(held * each.weights, held * gradients, held * each.optimizer)
     return TrainingResults(
         columns=columns,
         constants=constants,
-        states=equations.sharded_states(whole, replicas, columns.sharding_stage),
+        states=eq.sharded_states(whole, replicas, columns.sharding_stage),
         activations=_activations(columns, constants),
         compute_s=compute_s(flop, columns.gpus, constants.training_mfu, columns.peak_flop_per_s),
         all_reduce_s=all_reduce_s(
@@ -250,14 +250,14 @@ def train_columns(columns: TrainingColumns, constants: equations.Constants) -> T
             columns.scale_out_bytes_per_s,
         ),
         bubble_fraction=bubble_fraction(columns.pp, columns.microbatches, columns.vpp),
-        crossing=equations.crossing_factor(columns.tp, columns.scale_up_domain, constants),
+        crossing=eq.crossing_factor(columns.tp, columns.scale_up_domain, constants),
     )
 
 
-def _activations(columns: TrainingColumns, constants: equations.Constants) -> Floats:
+def _activations(columns: TrainingColumns, constants: eq.Constants) -> Floats:
     """Return activations of the first stage, which holds those of PP microbatches."""
     held = np.minimum(columns.pp, columns.microbatches)
-    kept = equations.activation_bytes(
+    kept = eq.activation_bytes(
         columns.layers / columns.pp * held,
         columns.seq,
         columns.micro_batch,
@@ -265,5 +265,5 @@ def _activations(columns: TrainingColumns, constants: equations.Constants) -> Fl
         columns.heads,
         keeps_scores=columns.keeps_scores,
     )
-    whole = np.where(columns.checkpointed, equations.checkpointed_bytes(kept, constants), kept)
+    whole = np.where(columns.checkpointed, eq.checkpointed_bytes(kept, constants), kept)
     return np.asarray(whole / (columns.tp * columns.cp))

@@ -24,7 +24,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Ints8
 from projector.kernels._jit import helper, kernel
-from projector.kernels.planning import NEVER, decide_at, earliest, new_clock
+from projector.kernels.planning import NEVER
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 """Kinds of operation: forward, gradient of the input, gradient of the weights."""
@@ -64,6 +64,46 @@ class StageMemory(NamedTuple):
     """Share of it that W frees; B frees the rest."""
     limit: Floats
     """``float64[pp]``: the most that each rank may hold."""
+
+
+@helper
+def _decide_at(clock: Ints, rank: int, time_ps: int) -> None:
+    """Note when a rank decides next.
+
+    The clock is a binary tree: entry n is the earlier of 2 n and 2 n + 1, ranks are its last half.
+    """
+    node = clock.shape[0] // 2 + rank
+    clock[node] = time_ps
+    while node > 1:
+        node //= 2
+        earlier = min(clock[2 * node], clock[2 * node + 1])
+        if clock[node] == earlier:
+            break
+        clock[node] = earlier
+
+
+@helper
+def _earliest(clock: Ints) -> int:
+    """Return the rank that decides first, of several the first one."""
+    ranks = clock.shape[0] // 2
+    node = 1
+    while node < ranks:
+        node *= 2
+        if clock[node] > clock[node + 1]:
+            node += 1
+    return int(node - ranks)
+
+
+@helper
+def _new_clock(num_ranks: int, time_ps: int) -> Ints:
+    """Return a clock of ranks that all decide next at one time."""
+    leaves = 1
+    while leaves < num_ranks:
+        leaves *= 2
+    clock = np.full(2 * leaves, NEVER)
+    for rank in range(num_ranks):
+        _decide_at(clock, rank, time_ps)
+    return clock
 
 
 @helper
@@ -274,9 +314,9 @@ def _settle(
     # The operation behind them follows another one.
     last = min(end, each - 1)
     due[rank, 0], due[rank, 1], due[rank, 2] = begin, last, last
-    decide_at(clock, rank, 0)
+    _decide_at(clock, rank, 0)
     while outcome == 0 and clock[1] != NEVER:
-        rank = earliest(clock)
+        rank = _earliest(clock)
         at = due[rank, 0]
         k, n = int(kind[rank, at]), number[rank, at]
         start = begin_ps[rank]
@@ -296,7 +336,7 @@ def _settle(
                 waits = place[other, k, n]
                 if due[other, 0] < 0 or waits < due[other, 0]:
                     due[other, 0] = waits
-                    decide_at(clock, other, end_ps[other, k, n])
+                    _decide_at(clock, other, end_ps[other, k, n])
                 falling += _note(due, other, waits, now < before)
             if at + 1 < each:
                 falling += _note(due, rank, at + 1, now < before)
@@ -305,16 +345,16 @@ def _settle(
             falling -= 1
         if due[rank, 1] > at:
             due[rank, 0] = at + 1
-            decide_at(clock, rank, end_ps[rank, kind[rank, at + 1], number[rank, at + 1]])
+            _decide_at(clock, rank, end_ps[rank, kind[rank, at + 1], number[rank, at + 1]])
         else:
             due[rank, 0], due[rank, 1] = -1, -1
-            decide_at(clock, rank, NEVER)
+            _decide_at(clock, rank, NEVER)
         # With nothing left that may become earlier, no end is later than it will be.
         left = behind_ps[pp - 1 - rank, k, each // 3 - 1 - n]
         if falling == 0 and left < sure_ps and start + left > most_ps:
             outcome = NONE
     for rank in range(pp if outcome < 0 else 0):
-        decide_at(clock, rank, NEVER)
+        _decide_at(clock, rank, NEVER)
         for column in range(3):
             due[rank, column] = -1
     return outcome, changes
@@ -405,7 +445,7 @@ def anneal(
     if not (_replay(run, state) and _replay(back, state)):
         return NONE
     current = _latest(run, since_ps)
-    clock = new_clock(pp, NEVER)
+    clock = _new_clock(pp, NEVER)
     # Where more ends change, a replay of everything is faster.
     due, room = np.empty((pp, 3), np.int64), pp * each // 8
     for rank in range(pp):

@@ -33,6 +33,9 @@ from projector.kernels._jit import helper, kernel
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 """Kinds of operation, as in `pipeline`."""
 
+NEXT, NOTHING = -1, -3
+"""What a rank does but `WEIGHT`: the next F or B of its sequence, or it waits for other ranks."""
+
 UNKNOWN = -2
 """What comes next, where nobody has looked yet; -1 is nothing."""
 
@@ -100,51 +103,20 @@ def _shift(shape: Ints, microbatch: int, microbatches: int) -> int:
 
 
 @helper
-def decide_at(clock: Ints, rank: int, time_ps: int) -> None:
-    """Note when a rank decides next.
-
-    The clock is a binary tree: entry n is the earlier of 2 n and 2 n + 1, ranks are its last half.
-    """
-    node = clock.shape[0] // 2 + rank
-    clock[node] = time_ps
-    while node > 1:
-        node //= 2
-        earlier = min(clock[2 * node], clock[2 * node + 1])
-        if clock[node] == earlier:
-            break
-        clock[node] = earlier
-
-
-@helper
-def earliest(clock: Ints) -> int:
-    """Return the rank that decides first, of several the first one."""
-    ranks = clock.shape[0] // 2
-    node = 1
-    while node < ranks:
-        node *= 2
-        if clock[node] > clock[node + 1]:
-            node += 1
-    return int(node - ranks)
-
-
-@helper
-def _next_in_sequence(
-    rank: int, stage_of: Ints, offset: Ints, shape: Ints, count: Ints, microbatches: int
-) -> tuple[int, int]:
+def _next_in_sequence(rank: int, stage_of: Ints, key: Ints) -> tuple[int, int]:
     """Return kind and chunk of the rank's next F or B; kind -1 when there is none.
 
-    Of equal keys F comes before B, and each in the order in which a microbatch meets the chunks.
+    ``key`` int64[2, stages] has the keys of the next of each stage. Of equal keys F comes before B,
+    and each in the order in which a microbatch meets the chunks.
     """
     best, kind, chunk = NEVER, -1, -1
     num_chunks = stage_of.shape[1]
-    for k in range(2):
-        for step in range(num_chunks):
-            c = step if k == FORWARD else num_chunks - 1 - step
-            done = count[k, stage_of[rank, c]]
-            if done < microbatches:
-                key = offset[rank, k, c] + _shift(shape, done, microbatches)
-                if key < best:
-                    best, kind, chunk = key, k, c
+    for c in range(num_chunks):
+        if key[FORWARD, stage_of[rank, c]] < best:
+            best, kind, chunk = key[FORWARD, stage_of[rank, c]], FORWARD, c
+    for c in range(num_chunks - 1, -1, -1):
+        if key[BACKWARD, stage_of[rank, c]] < best:
+            best, kind, chunk = key[BACKWARD, stage_of[rank, c]], BACKWARD, c
     return kind, chunk
 
 
@@ -162,32 +134,21 @@ def _waiting_weight(rank: int, stage_of: Ints, count: Ints) -> int:
 
 
 @helper
-def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
-    """Forget the candidate before; return the rank of each virtual stage."""
+def _reset(stage_of: Ints, offset: Ints, shape: Ints, ready: Ints, span: Ints) -> tuple[Ints, Ints]:
+    """Forget the candidate before; return the rank of each virtual stage, and its first keys."""
     num_ranks, num_chunks = stage_of.shape
     rank_of = np.empty(num_ranks * num_chunks, np.int64)
+    key = np.empty((2, num_ranks * num_chunks), np.int64)
     for rank in range(num_ranks):
         span[0, rank] = NEVER
         span[1, rank] = 0
         for c in range(num_chunks):
             rank_of[stage_of[rank, c]] = rank
-    for stage in range(rank_of.shape[0]):
-        for m in range(ready.shape[2]):
-            ready[FORWARD, stage, m] = 0 if stage == 0 else NEVER
-            ready[BACKWARD, stage, m] = NEVER
-    return rank_of
-
-
-@helper
-def new_clock(num_ranks: int, time_ps: int) -> Ints:
-    """Return a clock of ranks that all decide next at one time."""
-    leaves = 1
-    while leaves < num_ranks:
-        leaves *= 2
-    clock = np.full(2 * leaves, NEVER)
-    for rank in range(num_ranks):
-        decide_at(clock, rank, time_ps)
-    return clock
+            for k in range(2):
+                key[k, stage_of[rank, c]] = offset[rank, k, c] + _shift(shape, 0, ready.shape[2])
+    ready[:] = NEVER
+    ready[FORWARD, 0] = 0
+    return rank_of, key
 
 
 @helper
@@ -208,6 +169,35 @@ def _waiting_for(kind: int, stage: int, stages: int) -> tuple[int, int]:
 
 
 @helper
+def _first_with_weight(stage_of: Ints, count: Ints, decides: Ints) -> int:
+    """Return the rank that decides first of those that have a W waiting; -1 without any."""
+    first = -1
+    for rank in range(stage_of.shape[0]):
+        waits = _waiting_weight(rank, stage_of, count) >= 0
+        if waits and (first < 0 or decides[rank] < decides[first]):
+            first = rank
+    return first
+
+
+@helper
+def _decide(now: int, arrives: int, sure: bool, laid_out: bool, known: bool, patience: int) -> int:
+    """Return what a rank does: its next F or B, the `WEIGHT` that waits, or `NOTHING` yet.
+
+    The next one ``arrives`` then if it is ``laid_out``, else no earlier, and the rank may be
+    ``known`` to know it. ``sure`` is whether it cannot be laid out by now. ``patience`` is below 0
+    where no W waits.
+    """
+    if laid_out and known and arrives <= now:
+        return NEXT
+    if patience < 0:
+        return NEXT if laid_out and arrives < NEVER else NOTHING
+    if not sure and known and (patience > 0 or arrives <= now):
+        return NOTHING
+    soon = laid_out and known and 4 * (min(arrives, NEVER // 8) - now) < patience
+    return NEXT if soon else WEIGHT
+
+
+@helper
 def _plan(
     stage_of: Ints,
     offset: Ints,
@@ -224,73 +214,86 @@ def _plan(
 
     It is given up once a rank cannot end by ``most_ps``, from its own first start with ``apart``:
     what is left to do of its ``work_ps`` follows in any case.
+
+    A rank knows of what is on its way to it: of operations that began before it decides, those of
+    ranks before it at the same time included. It goes on until it could know of one that is not
+    laid out yet; then the next rank does. Where none goes on, the one that decides first does.
     """
     # Arrays are local here: helpers with branches would count references, for most of the time.
     duration_ps, to_next_ps, to_previous_ps, activation, w_share, limit = costs
     kind, chunk, microbatch = order
-    num_ranks, stages = stage_of.shape[0], stage_of.size
-    rank_of = _reset(stage_of, ready, span)
-    clock = new_clock(num_ranks, 0)
+    num_ranks, stages, microbatches = stage_of.shape[0], stage_of.size, ready.shape[2]
+    rank_of, key = _reset(stage_of, offset, shape, ready, span)
     count = np.zeros((3, stages), np.int64)
+    # When a rank decides next, at the earliest.
+    decides = np.zeros(num_ranks, np.int64)
     held, position = np.zeros(num_ranks), np.zeros(num_ranks, np.int64)
-    waits = np.zeros(num_ranks, np.bool_)
     left_ps = work_ps.copy()
     # What comes next in the sequence of a rank changes when it has run.
     next_kind, next_chunk = np.full(num_ranks, UNKNOWN), np.zeros(num_ranks, np.int64)
 
-    left = kind.shape[0] * kind.shape[1]
+    left, rank, step, visits = 3 * stages * microbatches, 0, 1, 0
     while left > 0:
-        # Ranks decide in the order of their times, so that everything that has arrived is known.
-        rank = earliest(clock)
-        now = clock[clock.shape[0] // 2 + rank]
-        if now == NEVER:
-            return False
+        alone = visits > 2 * num_ranks
+        if alone:
+            rank = _first_with_weight(stage_of, count, decides)
+            if rank < 0:
+                return False
         if next_kind[rank] == UNKNOWN:
-            next_kind[rank], next_chunk[rank] = _next_in_sequence(
-                rank, stage_of, offset, shape, count, ready.shape[2]
-            )
-        k, c = next_kind[rank], next_chunk[rank]
-        arrives = NEVER
-        if k >= 0:
-            stage = stage_of[rank, c]
-            # An F without room waits for a W.
-            if k != FORWARD or held[rank] + activation[stage] <= limit[rank] * ROUNDING:
-                arrives = ready[k, stage, count[k, stage]]
-        if arrives > now:
-            c = _waiting_weight(rank, stage_of, count)
-            patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]] if c >= 0 else 0
-            if c < 0 or 4 * (min(arrives, NEVER // 8) - now) < patience:
-                decide_at(clock, rank, arrives)
-                waits[rank] = True
-                continue
-            k = WEIGHT
-        else:
-            next_kind[rank] = UNKNOWN
+            next_kind[rank], next_chunk[rank] = _next_in_sequence(rank, stage_of, key)
+        k, c, now = next_kind[rank], next_chunk[rank], decides[rank]
         stage = stage_of[rank, c]
+        # When it arrives, at the earliest; whether that is laid out, and the rank may know of it.
+        arrives, laid_out, known = NEVER, True, True
+        # An F without room waits for a W.
+        room = k != FORWARD or held[rank] + activation[stage] <= limit[rank] * ROUNDING
+        if k >= 0 and room:
+            arrives = ready[k, stage, count[k, stage]]
+            source = stage - 1 if k == FORWARD else stage + 1
+            if 0 <= source < stages and rank_of[source] != rank:
+                latency = to_next_ps[source] if k == FORWARD else to_previous_ps[source]
+                takes = duration_ps[k, source] + latency
+                laid_out = arrives < NEVER
+                begins = arrives - takes if laid_out else decides[rank_of[source]]
+                arrives = begins + takes
+                known = begins < now or (begins == now and rank_of[source] < rank)
+        w = _waiting_weight(rank, stage_of, count)
+        patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, w]] if w >= 0 else -1
+        does = _decide(now, arrives, laid_out or alone, laid_out, known, patience)
+        if does == NOTHING:
+            decides[rank] = now if laid_out or w >= 0 else max(now, arrives)
+            visits += 1
+            step = step if 0 <= rank + step < num_ranks else -step
+            rank = min(max(rank + step, 0), num_ranks - 1)
+            continue
+        visits = 0
+        if does == WEIGHT:
+            k, c, stage = WEIGHT, w, stage_of[rank, w]
+        else:
+            now = max(now, arrives)
         m = count[k, stage]
         end = now + duration_ps[k, stage]
-        place = position[rank]
-        if place == 0:
-            span[0, rank] = now
+        span[0, rank] = min(span[0, rank], now)
         span[1, rank] = end
-        kind[rank, place], chunk[rank, place], microbatch[rank, place] = k, c, m
-        position[rank] += 1
+        if kind.shape[1] > 0:
+            place = position[rank]
+            kind[rank, place], chunk[rank, place], microbatch[rank, place] = k, c, m
+            position[rank] += 1
         left_ps[rank] -= duration_ps[k, stage]
         if end + left_ps[rank] - (span[0, rank] if apart else 0) > most_ps:
             return False
         count[k, stage] += 1
         held[rank] += _held_by(k, activation[stage], w_share)
-        decide_at(clock, rank, end)
-        waits[rank] = False
+        decides[rank] = end
         left -= 1
-        waiting, target = _waiting_for(k, stage, stages)
-        if target >= 0:
-            other = rank_of[target]
-            latency = to_next_ps[stage] if k == FORWARD else to_previous_ps[stage]
-            arrival = end if other == rank else end + latency
-            ready[waiting, target, m] = arrival
-            if waits[other] and arrival < clock[clock.shape[0] // 2 + other]:
-                decide_at(clock, other, arrival)
+        if k != WEIGHT:
+            next_kind[rank] = UNKNOWN
+            later = offset[rank, k, c] + _shift(shape, m + 1, microbatches)
+            key[k, stage] = later if m + 1 < microbatches else NEVER
+            waiting, target = _waiting_for(k, stage, stages)
+            if target >= 0:
+                latency = to_next_ps[stage] if k == FORWARD else to_previous_ps[stage]
+                ready[waiting, target, m] = end if rank_of[target] == rank else end + latency
     return True
 
 
@@ -336,7 +339,7 @@ def plan_candidates(
     apart : bool. Whether the best are those of the least period, not of the least makespan.
     ready : int64[2, stages, microbatches]. Scratch.
     order : OrderColumns. Output: the operations of each rank in the last candidate, unless that was
-        given up.
+        given up; nothing where it has no columns.
     makespan_ps, period_ps : int64[n]. Output: last end minus first start, and the longest span of
         one rank; ``NEVER`` where the memory does not suffice for the sequence, or ``kept`` others
         are better.

@@ -182,11 +182,12 @@ class PassReplicas(NamedTuple):
     """``float64[replicas]``: how many times as long collectives take beside compute."""
 
 
-EVERY_GATHER, EVERY_REDUCE, OVERLAPS_GATHER, OVERLAPS_REDUCE, REGATHERS = (
-    1 << bit for bit in range(5)
+EVERY_GATHER, EVERY_REDUCE, OVERLAPS_GATHER, OVERLAPS_REDUCE, REGATHERS, SPLITS = (
+    1 << bit for bit in range(6)
 )
 """Gathers in every forward and backward; reduces in every backward; gathers beside the first
-forward; reduces beside the last backward; frees weights behind the forward."""
+forward; reduces beside the last backward; frees weights behind the forward; gradients of the
+weights are operations of their own."""
 
 
 class PassLayers(NamedTuple):
@@ -201,7 +202,11 @@ class PassLayers(NamedTuple):
     forward_s: Floats
     """``float64[runs]``: one layer."""
     backward_s: Floats
-    """``float64[runs]``"""
+    """``float64[runs]``: both gradients."""
+    input_s: Floats
+    """``float64[runs]``: gradient of the input, of replicas with `SPLITS`."""
+    weight_s: Floats
+    """``float64[runs]``: gradient of the weights, of the same."""
 
 
 class SentLayers(NamedTuple):
@@ -229,12 +234,15 @@ class StageTimes(NamedTuple):
     forward_s: Floats
     """Every forward but the first."""
     backward_s: Floats
-    """Every backward but the last: input and weight gradient together."""
+    """Every backward but the last: input and weight gradient together, or that of the input."""
     last_backward_s: Floats
+    weight_s: Floats
+    """Every gradient of the weights but the last, 0 where the backward has it."""
+    last_weight_s: Floats
     exposed_each_s: Floats
-    """What data parallelism adds to another forward and to a backward, together."""
+    """What data parallelism adds to another forward and to both gradients, together."""
     exposed_last_s: Floats
-    """What it adds to the last backward."""
+    """What it adds to the last gradients."""
     tail_s: Floats
     """Gradient traffic left when the last backward has ended."""
     reduce_after_s: Floats
@@ -250,15 +258,15 @@ class StageTimes(NamedTuple):
     replicas may share them. It is -1 where each stage has the one of its kind."""
 
 
-OWN = 6
+OWN = 7
 """Columns of what a layer of a run takes by itself, in seconds; below them their names."""
 
-FORWARD, BACKWARD, GATHER, REDUCE, GATHER_COPY, REDUCE_COPY = range(OWN)
+FORWARD, BACKWARD, WEIGHT, GATHER, REDUCE, GATHER_COPY, REDUCE_COPY = range(OWN)
 
 (
-    EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EXPOSED_EACH, EXPOSED_LAST, TAIL, REDUCE_AFTER,
-    GATHER_AFTER, KIND_TIMES,
-) = range(9)  # fmt: skip
+    EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EVERY_WEIGHT, LAST_WEIGHT, EXPOSED_EACH,
+    EXPOSED_LAST, TAIL, REDUCE_AFTER, GATHER_AFTER, KIND_TIMES,
+) = range(11)  # fmt: skip
 """Rows of ``kind_s`` of `time_stages`, which are the fields of `StageTimes` for kinds."""
 
 
@@ -284,29 +292,34 @@ def _time_kind(
     runs: Floats,
     run_of_layer: Ints,
     gathered: Floats,
-) -> tuple[float, float, float, float]:
+) -> tuple[float, float, float, float, float]:
     """Time one kind of stage, whose runs stand at ``begin``.
 
     ZeRO 3 and FSDP gather in every forward and backward and reduce in every backward, ZeRO 2
-    reduces in every backward. Below ZeRO 2 only the last backward sends gradients. The loops over
-    passes and runs are not functions of their own: to hand on an array counts a reference.
-    Returns forward_s, backward_s, last_backward_s, and tail_s: gradients that the last backward
+    reduces in every backward. Below ZeRO 2 only the last backward sends gradients. Where gradients
+    of the weights are operations of their own, these send, and those of the input gather. The loops
+    over passes and runs are not functions of their own: to hand on an array counts a reference.
+    Returns forward_s, backward_s, weight_s, last_s of the operation that sends, and tail_s: what it
         leaves.
     """
     every_gather, every_reduce = flags & EVERY_GATHER != 0, flags & EVERY_REDUCE != 0
-    regathers = flags & REGATHERS != 0
+    regathers, splits = flags & REGATHERS != 0, flags & SPLITS != 0
     last_alone = flags & OVERLAPS_REDUCE != 0 and not every_reduce
-    forward_s = backward_s = last_s = tail_s = 0.0
-    for number in range(3 if last_alone else 2):
-        backward = number > 0
-        gathers = every_gather and (regathers or not backward)
-        reduces = backward and (every_reduce or number == 2)
+    sender = WEIGHT if splits else BACKWARD
+    forward_s = backward_s = weight_s = last_s = tail_s = 0.0
+    for number in range(sender + (2 if last_alone else 1)):
+        kind = min(number, sender)
+        backward = kind > FORWARD
+        gathers = every_gather and (kind == FORWARD or (kind == BACKWARD and regathers))
+        reduces = kind == sender and (every_reduce or number > sender)
         plain = gather = reduce = 0.0
         for run in range(begin, end):
             compute_s = own[run, FORWARD] + own[run, GATHER_COPY]
             if backward:
-                copies_s = own[run, REDUCE_COPY] + (own[run, GATHER_COPY] if regathers else 0.0)
-                compute_s = own[run, BACKWARD] + copies_s
+                copies_s = own[run, REDUCE_COPY] if kind == sender else 0.0
+                if kind == BACKWARD and regathers:
+                    copies_s += own[run, GATHER_COPY]
+                compute_s = own[run, kind] + copies_s
             gather_s = own[run, GATHER] if gathers else 0.0
             reduce_s = own[run, REDUCE] if reduces else 0.0
             plain += compute_s * count[run]
@@ -329,16 +342,17 @@ def _time_kind(
             exposed = max(duration - plain, 0.0) / longer
             hidden = max(sent - exposed - tail, 0.0) * longer
             seconds = plain + exposed + slowdown * hidden
-        if number == 0:
+        if every_reduce:
+            # The next operation waits for every reduction.
+            seconds, tail = seconds + tail, 0.0
+        if number == FORWARD:
             forward_s = seconds
-        else:
-            backward_s = seconds if number == 1 else backward_s
-            last_s, tail_s = seconds, tail
-    if every_reduce:
-        # The next operation waits for the reduction of every backward.
-        backward_s += tail_s
-        last_s, tail_s = backward_s, 0.0
-    return forward_s, backward_s, last_s, tail_s
+        elif number == BACKWARD:
+            backward_s = seconds
+        elif number == WEIGHT and splits:
+            weight_s = seconds
+        last_s, tail_s = seconds, tail
+    return forward_s, backward_s, weight_s, last_s, tail_s
 
 
 @inlined
@@ -348,23 +362,28 @@ def _write_kind(
     count: Ints,
     own: Floats,
     flags: int,
-    timed: tuple[float, float, float, float],
+    timed: tuple[float, float, float, float, float],
     at: int,
     kind_s: Floats,
 ) -> tuple[float, float]:
     """Write what is known of one kind of stage; return its own forward and all of its gathers."""
-    forward_s, backward_s, last_s, tail_s = timed
-    plain_f = plain_b = gather_all = reduce_all = 0.0
+    forward_s, backward_s, weight_s, last_s, tail_s = timed
+    last_weight_s = 0.0
+    if flags & SPLITS != 0:
+        last_s, last_weight_s = backward_s, last_s
+    plain_f = plain_b = plain_w = gather_all = reduce_all = 0.0
     for run in range(begin, end):
         plain_f += own[run, FORWARD] * count[run]
         plain_b += own[run, BACKWARD] * count[run]
+        plain_w += own[run, WEIGHT] * count[run]
         gather_all += own[run, GATHER] * count[run]
         reduce_all += own[run, REDUCE] * count[run]
     after = flags & (OVERLAPS_REDUCE | EVERY_REDUCE) == 0
     kind_s[EVERY_FORWARD, at], kind_s[EVERY_BACKWARD, at] = forward_s, backward_s
     kind_s[LAST_BACKWARD, at], kind_s[TAIL, at] = last_s, tail_s
-    kind_s[EXPOSED_EACH, at] = (forward_s - plain_f) + (backward_s - plain_b)
-    kind_s[EXPOSED_LAST, at] = last_s - plain_b
+    kind_s[EVERY_WEIGHT, at], kind_s[LAST_WEIGHT, at] = weight_s, last_weight_s
+    kind_s[EXPOSED_EACH, at] = (forward_s - plain_f) + (backward_s - plain_b) + (weight_s - plain_w)
+    kind_s[EXPOSED_LAST, at] = (last_s - plain_b) + (last_weight_s - plain_w)
     kind_s[REDUCE_AFTER, at] = reduce_all if after else 0.0
     kind_s[GATHER_AFTER, at] = gather_all if flags & OVERLAPS_GATHER == 0 else 0.0
     return plain_f, gather_all
@@ -426,7 +445,7 @@ def time_stages(
     pattern_of, pipeline_of, row_first, sharing, flags_of = replicas[:5]
     forward_ahead, backward_ahead, slowdown_of, longer_of = replicas[5:]
     stage_first, stage_kind, stage_rank, kind_first, kind_stage = patterns[:5]
-    run_offset, count_of, layer_of, forward_s, backward_s = layers
+    run_offset, count_of, layer_of, forward_s, backward_s, input_s, weight_s = layers
     sent_row, gather_s, reduce_s, gather_copy_s, reduce_copy_s = sent
     # Places for the kinds, runs, layers and ranks of one replica.
     num_runs, ranks, num_layers = len(count_of), 0, 0
@@ -451,6 +470,9 @@ def time_stages(
                 one = sent_row[share, layer_of[run]]
                 count[end] = count_of[run]
                 own[end, FORWARD], own[end, BACKWARD] = forward_s[run], backward_s[run]
+                own[end, WEIGHT] = 0.0
+                if flags & SPLITS != 0:
+                    own[end, BACKWARD], own[end, WEIGHT] = input_s[run], weight_s[run]
                 own[end, GATHER], own[end, REDUCE] = gather_s[one], reduce_s[one]
                 own[end, GATHER_COPY], own[end, REDUCE_COPY] = (
                     gather_copy_s[one],

@@ -27,11 +27,9 @@ from projector.kernels.pipeline import (
 
 PS_PER_S = 1e12
 
-EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EVERY_SPLIT, LAST_SPLIT, WEIGHT_ALONE, KIND_TIMES = (
-    range(7)
-)
-"""Columns of ``kind_ps``: forward; backward, and that of the last microbatch; the same two without
-the gradient of the weights; that gradient alone."""
+EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EVERY_WEIGHT, LAST_WEIGHT, KIND_TIMES = range(6)
+"""Columns of ``kind_ps``: forward; backward, and that of the last microbatch; the same two of the
+gradient of the weights, 0 where the backward has it."""
 
 LEAST, EACH = 0, 1
 """Rows of ``work_ps``: work of a rank with one microbatch, and what each further one adds."""
@@ -55,8 +53,6 @@ class StageDurations(NamedTuple):
     """``int64[K + any]``: forward of the first microbatch; see `StageTimes` for its rows."""
     kind_ps: Ints
     """``int64[K, KIND_TIMES]``: all other durations."""
-    splits: bool
-    """Whether gradients of the weights stand alone."""
 
 
 class TimingColumns(NamedTuple):
@@ -85,27 +81,21 @@ def round_times(
     backward_s: Floats,
     last_backward_s: Floats,
     weight_s: Floats,
-    row: Ints,
+    last_weight_s: Floats,
     kind_ps: Ints,
 ) -> bool:
     """Round what kinds of stages take to picoseconds; tell whether all are times.
 
-    Whatever data parallelism adds to a backward stays with it where it is split.
-
-    forward_s, backward_s, last_backward_s : float64[K]. Backwards are unsplit.
-    weight_s : float64[rows]. Gradient of the weights alone.
-    row : int64[K]. Which of these each kind has.
+    forward_s, backward_s, last_backward_s, weight_s, last_weight_s : float64[K]. Of `StageTimes`.
     kind_ps : int64[K, KIND_TIMES]. Output: -1 where a replay could not count it.
     """
     valid = True
-    for kind in range(row.shape[0]):
-        weight, every, last = weight_s[row[kind]], backward_s[kind], last_backward_s[kind]
+    for kind in range(forward_s.shape[0]):
         kind_ps[kind, EVERY_FORWARD] = _ticks(forward_s[kind])
-        kind_ps[kind, EVERY_BACKWARD] = _ticks(every)
-        kind_ps[kind, LAST_BACKWARD] = _ticks(last)
-        kind_ps[kind, EVERY_SPLIT] = _ticks(max(0.0, every - weight))
-        kind_ps[kind, LAST_SPLIT] = _ticks(max(0.0, last - weight))
-        kind_ps[kind, WEIGHT_ALONE] = _ticks(weight)
+        kind_ps[kind, EVERY_BACKWARD] = _ticks(backward_s[kind])
+        kind_ps[kind, LAST_BACKWARD] = _ticks(last_backward_s[kind])
+        kind_ps[kind, EVERY_WEIGHT] = _ticks(weight_s[kind])
+        kind_ps[kind, LAST_WEIGHT] = _ticks(last_weight_s[kind])
         for which in range(KIND_TIMES):
             valid = valid and kind_ps[kind, which] >= 0
     return valid
@@ -139,9 +129,10 @@ def _hash_times(replica: int, sends: int, num_stages: int, stages: StageDuration
     own = stages.first_row[replica]
     one, other = mixed(SEED, sends), mixed(SEED, stages.pattern[replica])
     for kind in range(kind_first[replica], kind_first[replica + 1]):
-        for which in range(0, KIND_TIMES, 2):
-            one = mixed(one, kind_ps[kind, which])
-            other = mixed(other, kind_ps[kind, which + 1])
+        for which in range(1, KIND_TIMES, 2):
+            one = mixed(one, kind_ps[kind, which - 1])
+            other = mixed(other, kind_ps[kind, which])
+        one = mixed(one, kind_ps[kind, LAST_WEIGHT])
         if own < 0:
             one = mixed(one, first_ps[kind])
     if own >= 0:
@@ -217,9 +208,7 @@ def write_timings(
     columns : TimingColumns. Output.
     """
     alone_ps, duration_ps, work_ps = columns
-    pattern_of, kind_first, first_row, pattern_first, stage_kind, first_ps, kind_ps, splits = stages
-    every = EVERY_SPLIT if splits else EVERY_BACKWARD
-    last = LAST_SPLIT if splits else LAST_BACKWARD
+    pattern_of, kind_first, first_row, pattern_first, stage_kind, first_ps, kind_ps = stages
     for t in range(chosen.shape[0]):
         base, own_row = pattern_first[pattern_of[chosen[t]]], first_row[chosen[t]]
         for rank in range(held.shape[0]):
@@ -227,17 +216,17 @@ def write_timings(
             for c in range(held.shape[1]):
                 kind = kind_first[chosen[t]] + stage_kind[base + held[rank, c]]
                 first = first_ps[kind if own_row < 0 else own_row + held[rank, c]]
-                forward, backward = kind_ps[kind, EVERY_FORWARD], kind_ps[kind, every]
-                last_backward = kind_ps[kind, last]
-                weight = kind_ps[kind, WEIGHT_ALONE] if splits else 0
+                forward, backward = kind_ps[kind, EVERY_FORWARD], kind_ps[kind, EVERY_BACKWARD]
+                last_backward = kind_ps[kind, LAST_BACKWARD]
+                weight, last_weight = kind_ps[kind, EVERY_WEIGHT], kind_ps[kind, LAST_WEIGHT]
                 alone = alone_ps[t, rank, c]
                 alone[FORWARD, FIRST] = first
                 alone[FORWARD, MIDDLE] = alone[FORWARD, LAST] = forward
                 alone[BACKWARD, FIRST] = alone[BACKWARD, MIDDLE] = backward
                 alone[BACKWARD, LAST] = last_backward
-                for place in range(3):
-                    alone[WEIGHT, place] = weight
-                least += first + last_backward + weight
+                alone[WEIGHT, FIRST] = alone[WEIGHT, MIDDLE] = weight
+                alone[WEIGHT, LAST] = last_weight
+                least += first + last_backward + last_weight
                 each += forward + backward + weight
                 if duration_ps.shape[0] > 0:
                     duration = duration_ps[t, rank, c]

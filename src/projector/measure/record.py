@@ -25,15 +25,10 @@ from projector.distribution import package_version
 from projector.envelope import told
 from projector.errors import ConfigError, shown
 from projector.files import check_place, read_bounded, write_whole
+from projector.measure import reduction as reductions
 from projector.measure import task
 from projector.measure.devices import driver_at_hand, gpus_at_hand, stands_for
 from projector.measure.keys import OperationKey
-from projector.measure.reduction import (
-    AS_MEASURED,
-    DescribedReduction,
-    kept_experts,
-    reduction_lines,
-)
 from projector.units import to_gib
 
 MOST_BYTES = 64 * 1024**2
@@ -178,7 +173,7 @@ class Record(Config):
     @classmethod
     def _reduction_is_whole(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
-            DescribedReduction.model_validate(value, strict=True)
+            reductions.DescribedReduction.model_validate(value, strict=True)
         except ValidationError as error:
             raise config_error(error, "reduction") from None
         return value
@@ -281,7 +276,7 @@ class Record(Config):
             return []
         ranks = self.section("parallelism", ParallelismConfig).ep
         here = measured.num_experts // ranks
-        wanted = kept_experts(job.model.moe, job.parallelism.ep, ranks) // ranks
+        wanted = reductions.kept_experts(job.model.moe, job.parallelism.ep, ranks) // ranks
         msg = (
             f"the record was measured with {here} experts a rank, and a benchmark of the job has "
             f"{wanted}: times of experts are scaled, and what a layer takes besides is less sure"
@@ -293,7 +288,7 @@ class Record(Config):
         apart = {*_KERNELS, *_STEP_APART}
         measured = self.section("training", TrainingConfig).model_dump(exclude=apart)
         # Every benchmark runs eager kernels in place of fused ones.
-        asked = load_job(job, AS_MEASURED).training.model_dump(exclude=apart)
+        asked = load_job(job, reductions.AS_MEASURED).training.model_dump(exclude=apart)
         return [
             f"the record was measured with training.{name} {shown(measured[name])}, and the "
             f"job has {shown(value)}: what depends on it is scaled or modelled"
@@ -464,7 +459,7 @@ def summary_of(record: Record) -> dict[str, Any]:
         "device": record.device,
         "precision": record.precision,
         "model": str(record.job.get("model", {}).get("name", "")),
-        "reduction": reduction_lines(record.reduction),
+        "reduction": reductions.reduction_lines(record.reduction),
         "layers": [
             {"layer": layer_words(each.layer), **_outcome(each.outcome)} for each in record.layers
         ],

@@ -22,6 +22,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError, shown
 from projector.files import made_folder
 from projector.measure.sampling import RunSampler, core_quantities, device_quantities
@@ -32,14 +33,6 @@ from projector.units import unwrapped
 
 SCRIPT = "counters.sh"
 _LIST = "counters.txt"
-
-_ABOUT = """\
-#!/bin/sh
-# Collects hardware counters in a run of its own. Kernels wait for each other in it, so its counters
-# count and its times do not: `projector trace gap TRACES --counters FILE` joins both runs.
-# Make the run short: a few iterations are enough. The command below is that of one rank. Of several
-# ranks, start all through their launcher (torchrun ...), here in the place of python.
-"""
 
 
 def write_counter_commands(folder: Path, command: Sequence[str], vendor: str) -> Path:
@@ -54,7 +47,8 @@ def write_counter_commands(folder: Path, command: Sequence[str], vendor: str) ->
         lines = [f"pmc: {' '.join(each)}\n" for each in sets]
         (folder / _LIST).write_text("".join(lines), encoding="utf-8")
     line = f"{_CALLS[vendor](folder, sets)}{shlex.join(command)}\n"
-    script.write_text(_ABOUT + line, encoding="utf-8")
+    about = hardware_table("report_words.yaml")["counter_script"]
+    script.write_text(about + line, encoding="utf-8")
     script.chmod(0o755)
     return script
 

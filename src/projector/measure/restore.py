@@ -58,9 +58,9 @@ class Restoration:
     factor: Floats
     """float64[workloads, phases]: by which rows of a layer are longer within it than alone."""
     extra_s: Floats
-    """float64[workloads, phases]: what a measured layer takes beyond its rows and the host."""
+    """float64[2, workloads, phases]: see `MeasuredRows`."""
     host_share: Floats
-    """float64[workloads, phases]: share of the modelled host that it takes, where that is less."""
+    """float64[2, workloads, phases]"""
     whole: Flags
     """bool[workloads, phases]: whether layers were measured as a whole."""
     tp_rule: TpRule = "ratio"
@@ -84,8 +84,8 @@ class Restoration:
         shape = len(workloads.rows), NUM_PHASES
         once_s = time_s / np.maximum(table.repeats, 1.0)
         return cls(
-            table, workloads, once_s, times, np.ones(shape), np.zeros(shape), np.ones(shape),
-            np.zeros(shape, np.bool_), rule,
+            table, workloads, once_s, times, np.ones(shape), np.zeros((2, *shape)),
+            np.ones((2, *shape)), np.zeros(shape, np.bool_), rule,
         )  # fmt: skip
 
     @cached_property
@@ -208,7 +208,7 @@ class Restoration:
             for each, of in ((self.table, self.workloads), (table, workloads))
         )
         kernels = there / np.where(here > 0.0, here, 1.0)[counterpart]
-        extra_s = np.where(has[:, None], self.extra_s[counterpart] * kernels, 0.0)
+        extra_s = np.where(has[:, None], self.extra_s[:, counterpart] * kernels, 0.0)
         if self.tp_rule == "linear":
             extra_s *= self._tp_shares(workloads, counterpart)[:, None]
         # Which share of each workload's forward recomputation repeats, float64[workloads].
@@ -217,7 +217,7 @@ class Restoration:
         again = repeated_rows(table, workloads)
         total = np.bincount(table.workload[forward], time_s[forward], num)
         repeated = np.bincount(table.workload[again], time_s[again], num)
-        extra_s[:, ops.BACKWARD] += extra_s[:, ops.FORWARD] * (
+        extra_s[..., ops.BACKWARD] += extra_s[..., ops.FORWARD] * (
             repeated / np.where(total > 0.0, total, 1.0)
         )
         same = found.same & (there == here[counterpart])
@@ -226,7 +226,7 @@ class Restoration:
             time_s=time_s,
             origin=origin,
             extra_s=extra_s,
-            host_share=np.where(has[:, None], self.host_share[counterpart], 1.0),
+            host_share=np.where(has[:, None], self.host_share[:, counterpart], 1.0),
             layer_origin=np.where(whole, np.where(same, MEASURED, SCALED), ANALYTIC),
         )
 

@@ -49,9 +49,9 @@ class MeasuredRows(NamedTuple):
     origin: Ints
     """int64[rows]: position in `ORIGINS`."""
     extra_s: Floats
-    """float64[workloads, phases]: what a layer takes beyond its rows and the modelled host."""
+    """float64[2, workloads, phases]: beyond rows and host; of a backward, and of B and W apart."""
     host_share: Floats
-    """float64[workloads, phases]: share of the modelled host that it takes, where that is less."""
+    """float64[2, workloads, phases]: share of the modelled host that it takes, if that is less."""
     layer_origin: Ints
     """int64[workloads, phases]: position in `ORIGINS` of the sum of each layer."""
 

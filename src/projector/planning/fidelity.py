@@ -16,11 +16,12 @@ from projector.operations.counts import count_model
 from projector.planning.choice import Choice, RunFigures, first_order_figures, run_figures
 from projector.projection import api
 from projector.projection.bands import FITS
+from projector.projection.known import KnownPipelines
 from projector.projection.performance import PerformanceProjection
-from projector.searches.configurations import search
-from projector.searches.limits import Limits
-from projector.searches.ranking import Configuration, pair_noise
-from projector.searches.result import SearchResult
+from projector.searches.candidates import KnownSections, candidates
+from projector.searches.exploration import explore
+from projector.searches.limits import PLACED, Limits, Watch
+from projector.searches.ranking import TIME, Configuration, Goal, pair_noise, ranked
 from projector.units import TERA
 
 SHARDED: dict[str, Any] = {
@@ -44,6 +45,7 @@ class Tiles:
     def __init__(self, formats: Sequence[str] = ()) -> None:
         self._limits = Limits(allow_risk=True, formats=tuple(formats))
         self._limits.check()
+        self._pipelines, self._sections = KnownPipelines(), KnownSections()
 
     def load(self, source: Any, overrides: Mapping[str, Any]) -> Job:
         """Read a job of an architecture that the frameworks have."""
@@ -72,10 +74,14 @@ class Tiles:
 
     def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Choice]]:
         """Search a size: how many layouts, the fastest that fits, before it one at risk."""
-        found = search(_tiled(job), nodes=nodes, top=1, limits=self._limits)
-        layouts = _worth_showing(found)
-        steps = api.project_jobs([load_job(found.job, each.overrides) for each in layouts])
-        return found.evaluated, [
+        base = load_job(_tiled(job), {"cluster.nodes": nodes, **dict.fromkeys(PLACED)})
+        self._pipelines.make_room()
+        proposed = candidates(base, self._limits, self._sections)
+        goal = Goal(self._limits, TIME, 1)
+        found = explore(proposed, goal, Watch(), known=self._pipelines)
+        layouts = _worth_showing(ranked(found.configurations, self._limits))
+        steps = api.project_jobs([load_job(base, each.overrides) for each in layouts])
+        return len(found.configurations), [
             _tiled_choice(each, step) for each, step in zip(layouts, steps, strict=True)
         ]
 
@@ -114,15 +120,15 @@ def _choice(step: PerformanceProjection | results.FirstOrderPerformance, **furth
     return Choice(**{name: getattr(step, name) for name in _OF_A_STEP.split()}, **further)
 
 
-def _worth_showing(found: SearchResult) -> list[Configuration]:
+def _worth_showing(best_first: list[Configuration]) -> list[Configuration]:
     """Return the fastest layout that fits, before it one at risk that is faster beyond noise."""
-    ranked = found.configurations
-    fitting = next((each for each in ranked if each.verdict == FITS), None)
-    if not ranked or fitting is None or fitting is ranked[0]:
-        return list(ranked[:1])
-    fields = [key for key, value in ranked[0].overrides.items() if fitting.overrides[key] != value]
-    gain = fitting.iteration_time_s / ranked[0].iteration_time_s - 1.0
-    return [ranked[0], fitting] if gain > pair_noise(fields) else [fitting]
+    first = best_first[:1]
+    fitting = next((each for each in best_first if each.verdict == FITS), None)
+    if fitting is None or fitting is first[0]:
+        return first
+    fields = [key for key, value in first[0].overrides.items() if fitting.overrides[key] != value]
+    gain = fitting.iteration_time_s / first[0].iteration_time_s - 1.0
+    return [*first, fitting] if gain > pair_noise(fields) else [fitting]
 
 
 class FirstOrder:

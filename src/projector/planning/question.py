@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ ROUND = 64
 """A global batch that no power of two gives is a multiple of this, so that replicas divide it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
     """What a plan is asked."""
 
@@ -219,9 +220,9 @@ class Question:
     formats: tuple[str, ...] = ()
     """Formats of `emit_job` whose frameworks must be able to run a layout."""
 
-    @property
+    @cached_property
     def model(self) -> Fidelity:
-        """The model that answers."""
+        """The model that answers, with what it learnt so far."""
         return fidelity_named(self.fidelity, self.formats)
 
     @property

@@ -20,6 +20,7 @@ from projector.config.bands import NOTHING, Band, table
 from projector.config.device_file import attention_band
 from projector.config.framework import profile_named
 from projector.config.job import Job
+from projector.config.resources import hardware_table
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, data_parallel
 from projector.projection.provenance import attention_basis, attention_evidence, release_drift
@@ -234,40 +235,12 @@ MOST_TOKENS = 2.0
 """Longer sequences come in smaller microbatches: these go with them where the tokens of a
 microbatch stay within this factor."""
 
-_NAMED = {
-    "tp": ("parallelism.tp",),
-    "pp": ("parallelism.pp",),
-    "vpp": ("parallelism.vpp",),
-    "cp": ("parallelism.cp", "parallelism.cp_comm_type"),
-    "ep": ("parallelism.ep",),
-    "sharding": ("parallelism.zero_stage", "parallelism.fsdp", "parallelism.sharding_group_size"),
-    "micro_batch": ("training.micro_batch_size",),
-    "global_batch": ("training.global_batch_size",),
-    "sequence": ("training.seq_length",),
-    "gpus": ("cluster.nodes", "cluster.gpus_per_node"),
-    "precision": ("training.precision", "training.fp8_", "training.first_last_layers_bf16"),
-    "recompute": ("training.recompute",),
-    "schedule": ("training.schedule", "training.zero_bubble_", "training.optimizer_post_"),
-    "dispatcher": ("training.moe.dispatcher", "cluster.network.exchange_"),
-}
-"""Setting -> its dotted fields, or what they begin with."""
+_TABLE = hardware_table("settings/compared.yaml")
+_NAMED = {name: tuple(fields) for name, fields in _TABLE["named"].items()}
+_FOLLOWS: Mapping[str, list[str]] = _TABLE["follows"]
 
 SETTINGS = (*_NAMED, SWITCHES)
 """Settings of which one or more differ in a pair."""
-
-_FOLLOWS = {
-    "parallelism.etp": ("tp", "ep"),
-    "parallelism.sequence_parallel": ("tp",),
-    "parallelism.tp_comm_overlap": ("tp",),
-    "parallelism.account_for_": ("pp", "vpp"),
-    "parallelism.decoder_": ("pp", "vpp"),
-    "parallelism.pipeline_model_parallel_layout": ("pp", "vpp"),
-    "parallelism.fsdp_": ("sharding",),
-    "parallelism.overlap_": ("gpus", "tp", "pp", "cp", "sharding"),
-    "training.schedule": ("pp", "vpp"),
-    "parallelism.vpp": ("pp",),
-}
-"""Fields that count only where none of these settings differs: they go with them."""
 
 _DERIVED = ("parallelism.dp", "model.max_position_embeddings")
 """Fields that follow from others, or that hardly change a step."""
@@ -347,8 +320,8 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: st
     return fields
 
 
-def _of(field: str, table: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    return next((value for prefix, value in table.items() if field.startswith(prefix)), ())
+def _of(field: str, table: Mapping[str, list[str]]) -> list[str]:
+    return next((value for prefix, value in table.items() if field.startswith(prefix)), [])
 
 
 def _setting_of(field: str) -> str:

@@ -66,6 +66,11 @@ class WholeLayers:
         return np.concatenate([self.forward_s[:, None], gradients_s], axis=1)
 
 
+def _host_shares(beyond_s: Floats, host_s: Floats) -> Floats:
+    shares = np.minimum(1.0, beyond_s / np.where(host_s > 0.0, host_s, 1.0))
+    return np.where(host_s > 0.0, shares, 1.0)
+
+
 def _shares(values: Floats) -> Floats:
     total = values.sum(axis=1, keepdims=True)
     return np.asarray(values / np.where(total > 0.0, total, 1.0))
@@ -109,7 +114,7 @@ class Benchmark:
         """Return what layers take, modelled or measured."""
         table, workloads = self.evaluation.table, self.evaluation.workloads
         rows = self.evaluation.rows if measured is None else cost_rows(table, workloads, measured)
-        runs = cost_runs(workloads.first_jobs(), workloads, sum_workloads(table, rows, workloads))
+        runs = cost_runs(workloads, sum_workloads(table, rows, workloads), splits=False)
         _, first = np.unique(workloads.run_workload, return_index=True)
         return LayerTimes(runs.exposed_s[first].sum(axis=2), runs.launch_s[first])
 
@@ -124,12 +129,14 @@ class Benchmark:
         within = self.layer_times(shorter)
         beyond_s = np.where(whole, _beyond(layers.by_phase(within), within.device_s), within.host_s)
         host_s = within.host_s
-        shares = np.minimum(1.0, beyond_s / np.where(host_s > 0.0, host_s, 1.0))
-        return replace(
-            shorter,
-            extra_s=np.maximum(0.0, beyond_s - host_s),
-            host_share=np.where(host_s > 0.0, shares, 1.0),
-        )
+        extra_s, host_share = np.maximum(0.0, beyond_s - host_s), _host_shares(beyond_s, host_s)
+        # The record has one wait for both gradients, and a split backward two.
+        both_s, host_s = (each[:, GRADIENTS].sum(axis=1) for each in (beyond_s, host_s))
+        extra_s, host_share = np.stack([extra_s] * 2), np.stack([host_share] * 2)
+        more_s = np.maximum(0.0, both_s - host_s)[:, None]
+        extra_s[1, :, GRADIENTS] = (more_s * _shares(beyond_s[:, GRADIENTS])).T
+        host_share[1, :, GRADIENTS] = _host_shares(both_s, host_s)
+        return replace(shorter, extra_s=extra_s, host_share=host_share)
 
     @cached_property
     def whole_layers(self) -> WholeLayers:

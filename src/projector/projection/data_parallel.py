@@ -235,6 +235,8 @@ def stage_times(
             parallel.layer,
             np.ascontiguousarray(costs.forward_s),
             np.ascontiguousarray(costs.backward_s),
+            np.ascontiguousarray(costs.input_s),
+            np.ascontiguousarray(costs.weight_s),
         ),
         parallel.sent,
         np.full(len(workloads.first), -1),
@@ -257,6 +259,8 @@ class PassFlags(NamedTuple):
     overlaps_reduce: Flags
     regathers: Flags
     """Whether weights are freed behind the forward."""
+    splits: Flags
+    """Whether gradients of the weights are operations of their own."""
 
     def bits(self) -> Ints:
         """Return the same as bits of one number, int64[replicas]."""
@@ -274,6 +278,7 @@ class PassFlags(NamedTuple):
 def pass_flags(replicas: Replicas) -> PassFlags:
     """Return when each replica gathers and reduces."""
     split, zero = replicas.jobs.parallelism, replicas.columns.zero_stage
+    placements = replicas.placements
     every_gather = np.asarray(zero >= 3)
     return PassFlags(
         every_gather,
@@ -281,6 +286,7 @@ def pass_flags(replicas: Replicas) -> PassFlags:
         (split.overlap_param_gather == 1) | every_gather,
         np.asarray(split.overlap_grad_reduce == 1),
         np.asarray(split.regathers == 1),
+        np.array([each.splits_backward for each in placements.unique], np.bool_)[placements.of],
     )
 
 

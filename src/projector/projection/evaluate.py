@@ -9,7 +9,7 @@ together once, and orders are replayed for all jobs that run them.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
 from projector.kernels.memory import Devices
-from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, WEIGHT_ALONE
+from projector.kernels.timings import EVERY_BACKWARD, EVERY_FORWARD, EVERY_WEIGHT
 from projector.lower import workloads as lowering
 from projector.lower.batch import Families, JobBatch, JobColumns, StepSizes, job_columns, step_sizes
 from projector.lower.rules import EVEN_STEP, RULES, broken_rules, first_broken
@@ -46,15 +46,14 @@ from projector.projection.replicas import (
     find_replicas,
 )
 from projector.projection.schedules import (
-    ChosenOrder,
     Schedules,
-    Setting,
     choose_schedules,
     schedule_kinds,
 )
 from projector.projection.terms import STATIC_TERMS
-from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
+from projector.schedule.planning.heard import side_by_side
+from projector.schedule.registry import ChosenOrder, Setting
 from projector.schedule.replay.order_times import to_ps
 
 Details = tuple[OperationTable, cost.RowCosts]
@@ -142,16 +141,13 @@ class Evaluation:
         """Return the name of the schedule that a job runs."""
         return self.settings[int(self.setting_of_job[row])].name
 
-    def order(self, row: int) -> Order:
+    def order(self, row: int) -> ChosenOrder:
         """Return what each rank of a job does."""
-        return self._chosen(row).order()
-
-    def _chosen(self, row: int) -> ChosenOrder:
         return self.orders[int(self.order_of_job[row])]
 
     def pipeline(self, row: int) -> step.Pipeline:
         """Return the replay of one job."""
-        return step.replay_job(self.inputs, self._chosen(row), row)
+        return step.replay_job(self.inputs, self.order(row), row)
 
     @cached_property
     def reserve_bytes(self) -> Floats:
@@ -334,15 +330,17 @@ def evaluate_legal(
     legal: Legal,
     known: KnownPipelines | None = None,
     measured: cost.RowTimes | None = None,
+    threads: int = 0,
 ) -> Evaluation:
     """Project memory and time of at least one job; `find_legal` has refused none of them.
 
     Pipelines and workloads that earlier batches had are taken from ``known``, and new ones are
     added. ``measured`` replaces modelled times; it needs a batch whose workloads are not known.
+    Several orders are planned in ``threads`` of their own, if there are any.
     """
     inputs, costs, parallel, details = _lower(legal, known, measured)
     settings = legal.schedules.settings()
-    orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job)
+    orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job, threads)
     return Evaluation(
         batch=batch,
         families=legal.families,
@@ -359,13 +357,15 @@ def evaluate_legal(
     )
 
 
-def floors_of_legal(legal: Legal, known: KnownPipelines | None = None) -> Floors:
+def floors_of_legal(
+    legal: Legal, known: KnownPipelines | None = None, most_peak: Floats | None = None
+) -> Floors:
     """Return what no order of jobs can undercut that can exist and whose schedules are planned.
 
-    No order is planned. Parameters and errors are those of `evaluate_legal`.
+    No order is planned. Parameters and errors are those of `evaluate_legal` and `planned_floors`.
     """
     inputs, *_ = _lower(legal, known, None)
-    return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job)
+    return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job, most_peak)
 
 
 def _lower(
@@ -402,6 +402,7 @@ def evaluate_possible(
     legal: Legal,
     refuse: Callable[[ProjectorError], None],
     known: KnownPipelines | None = None,
+    threads: int = 0,
 ) -> list[tuple[Ints, Evaluation]]:
     """Project what can be projected of some jobs: rows of the batch, rising, and their evaluation.
 
@@ -411,7 +412,7 @@ def evaluate_possible(
     if not len(rows):
         return []
     try:
-        return [(rows, evaluate_legal(batch, legal, known))]
+        return [(rows, evaluate_legal(batch, legal, known, threads=threads))]
     except RefusedJobs as refused:
         for error in refused.errors.values():
             refuse(error)
@@ -426,13 +427,13 @@ def evaluate_possible(
         (part[chosen], evaluation)
         for part in parts
         for chosen, evaluation in evaluate_possible(
-            batch.take(part), legal.take(part), refuse, known
+            batch.take(part), legal.take(part), refuse, known, threads
         )
     ]
 
 
 def _orders(
-    inputs: step.StepInputs, settings: list[Setting], setting_of_job: Ints
+    inputs: step.StepInputs, settings: list[Setting], setting_of_job: Ints, threads: int
 ) -> tuple[list[ChosenOrder], Ints]:
     """Return the orders of a batch; a planned one suits the times and memory of its jobs."""
     planned = np.array([setting.planned for setting in settings])[setting_of_job]
@@ -455,9 +456,15 @@ def _orders(
     )
     planned_rows = first[planned[first]]
     room = activation_room(inputs, planned_rows)
-    ranks_of = dict(
-        zip(planned_rows.tolist(), itertools.pairwise(room.offset.tolist()), strict=True)
-    )
+    ranks = itertools.starmap(slice, itertools.pairwise(room.offset.tolist()))
+    plans = [
+        partial(
+            settings[setting_of_job[row]].order,
+            _planning_costs(inputs, row, room.most_bytes[mine]),
+        )
+        for row, mine in zip(planned_rows.tolist(), ranks, strict=True)
+    ]
+    answers = iter(side_by_side(plans, threads if len(plans) > 1 else 0))
     orders: list[ChosenOrder] = []
     errors: dict[int, ProjectorError] = {}
     for number, row in enumerate(first.tolist()):
@@ -465,9 +472,8 @@ def _orders(
         if not setting.planned:
             orders.append(ChosenOrder(setting))
             continue
-        costs = _planning_costs(inputs, row, room.most_bytes[slice(*ranks_of[row])])
         try:
-            orders.append(ChosenOrder(setting, setting.order(costs)))
+            orders.append(ChosenOrder(setting, next(answers).result()))
         except ProjectorError as error:
             alone = error.with_traceback(None)
             errors |= dict.fromkeys(np.flatnonzero(order_of_job == number).tolist(), alone)
@@ -484,8 +490,8 @@ def _planning_costs(inputs: step.StepInputs, job: int, limit: Floats) -> Costs:
     stage_count = replicas.placement(replica).stage_of.size
     return costs_from(
         forward_ps=inputs.kind_ps[kinds, EVERY_FORWARD],
-        backward_ps=inputs.kind_ps[kinds, EVERY_SPLIT],
-        weight_ps=inputs.kind_ps[kinds, WEIGHT_ALONE],
+        backward_ps=inputs.kind_ps[kinds, EVERY_BACKWARD],
+        weight_ps=inputs.kind_ps[kinds, EVERY_WEIGHT],
         p2p_ps=to_ps(inputs.p2p.latencies_s(replica, stage_count)).T,
         activation=inputs.costs.saved_bytes[replicas.stage[stages]],
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),

@@ -7,16 +7,17 @@ A planned order depends on times and memory, and takes milliseconds to find. A b
 takes microseconds, all jobs of a batch together. It is proven from what every order must keep to:
 
 - A rank runs all its operations one at a time, and its first is an F of its first stage, which no
-  microbatch reaches before it has passed all stages ahead.
+  microbatch reaches before it has passed all stages ahead, with the transfers between them.
 - A B of its last stage needs the F's of all stages, and the B's behind it; every B and W of the
-  rank comes after that.
+  rank comes after that. Before it, the rank runs no more F's than it has room for.
+- Its last F is one of its last stage. Behind it lie the B's of all stages down to its first one,
+  and no more B's and W's of the rank than free what it has room for.
 - The last of the F's and B's of a rank is a B of its first stage, as the B of an earlier stage
   follows that of a later one. The B's of the stages ahead follow it one by one, then a W.
-- A microbatch is held from its F to its B, and a share of it until its W. Between lie at least the
-  F's and B's of all stages behind. What all microbatches are held for, added up, cannot exceed the
-  span of the rank times what the rank may hold.
-
-Transfers are left out, which only makes a bound smaller.
+- A microbatch is held from its F until its B ends, and a share of it until its W ends. Between lie
+  at least the F's and B's of all stages behind. What all microbatches are held for, added up,
+  cannot exceed the span of the rank times what the rank may hold. And where k microbatches find
+  room, the F of the k-th one from any other follows the B of that.
 
 Shape suffixes
     N   jobs whose stages are placed alike
@@ -34,7 +35,6 @@ from projector.arrays import Floats, Ints
 from projector.kernels.grouping import concatenated_ranges, offsets
 from projector.kernels.planning import ROUNDING
 from projector.kernels.step import COMPUTE_TERMS, PS
-from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, LAST_SPLIT, WEIGHT_ALONE
 from projector.projection.memory_columns import (
     allocator_columns,
     devices_of,
@@ -42,9 +42,10 @@ from projector.projection.memory_columns import (
     reserve_bytes,
     room_for_activations,
 )
-from projector.projection.schedules import Setting
 from projector.projection.step import StepInputs
 from projector.schedule import registry
+from projector.schedule.registry import Setting
+from projector.schedule.replay.order_times import to_ps
 
 
 class Room(NamedTuple):
@@ -107,16 +108,33 @@ class _Times(NamedTuple):
     backward: Ints
     """The shortest B."""
     weight: Ints
+    """The shortest W."""
     forwards: Ints
     """All F's of a step."""
     backwards: Ints
     weights: Ints
+    onward: Ints
+    """From the start of an F to the end of that of the last stage."""
+    returning: Ints
+    """From the end of the last stage's F to the start of a B."""
 
 
-def planned_floors(inputs: StepInputs, settings: Sequence[Setting], setting_of_job: Ints) -> Floors:
-    """Return what no order of jobs can undercut, all of whose schedules are planned."""
+def planned_floors(
+    inputs: StepInputs,
+    settings: Sequence[Setting],
+    setting_of_job: Ints,
+    most_peak: Floats | None = None,
+) -> Floors:
+    """Return what no order of jobs can undercut, all of whose schedules are planned.
+
+    ``most_peak`` float64[jobs] leaves out orders that hold more bytes than that.
+    """
     jobs = np.arange(len(setting_of_job))
     room = activation_room(inputs, jobs)
+    if most_peak is not None:
+        left = most_peak.repeat(np.diff(room.offset)) - inputs.state.static_bytes[room.kind]
+        most_bytes = np.minimum(room.most_bytes, left / SLACK)
+        room = room._replace(most_bytes=np.maximum(room.least_bytes, most_bytes))
     finish_s = np.empty(len(jobs))
     placement = inputs.replicas.placements.of.take(inputs.replicas.of_job)
     for number in np.unique(placement).tolist():
@@ -147,17 +165,21 @@ def _times(inputs: StepInputs, replica: Ints, microbatches: Ints, stages: int) -
     kind = inputs.replicas.stage_kind[stage]
     row = inputs.times.first_row[replica][:, None]
     first = inputs.first_forward_ps[np.where(row < 0, kind, row + np.arange(stages))]
-    own_ps = inputs.kind_ps[kind]
-    middle, weight = own_ps[..., EVERY_FORWARD], own_ps[..., WEIGHT_ALONE]
-    backward, last = own_ps[..., EVERY_SPLIT], own_ps[..., LAST_SPLIT]
+    middle, every, last, weight, last_weight = np.moveaxis(inputs.kind_ps[kind], 2, 0)
     count = microbatches[:, None]
+    p2p = inputs.p2p
+    latency = to_ps(p2p.latency_s[p2p.first[replica][:, None] + np.arange(stages)])
+    forward, backward = np.minimum(first, middle), np.minimum(every, last)
+    returned = backward + latency[..., 1]
     return _Times(
-        forward=np.minimum(first, middle),
-        backward=np.minimum(backward, last),
-        weight=weight,
+        forward=forward,
+        backward=backward,
+        weight=np.minimum(weight, last_weight),
         forwards=first + (count - 1) * middle,
-        backwards=last + (count - 1) * backward,
-        weights=count * weight,
+        backwards=last + (count - 1) * every,
+        weights=last_weight + (count - 1) * weight,
+        onward=np.cumsum((forward + latency[..., 0])[:, ::-1], axis=1)[:, ::-1],
+        returning=returned.sum(axis=1, keepdims=True) - np.cumsum(returned, axis=1),
     )
 
 
@@ -180,10 +202,10 @@ def _finish_s(
     if most_held is not None:
         most_bytes = np.minimum(most_bytes, most_held(setting.pp) * room.least_bytes[rank])
     share = inputs.costs.weight_share[pipeline]
-    spans = _spans_ps(times, held, microbatches, saved_bytes, share, most_bytes)
+    spans, last_backwards = _spans_ps(times, held, microbatches, saved_bytes, share, most_bytes)
     apart = batch.training.post_validation.take(family)[:, None] == 1
-    ends = np.where(apart, spans, _ends_ps(times, held, spans))
-    begins = np.where(apart, 0, _before(times.forward))
+    ends = np.where(apart, spans, _ends_ps(times, held, spans, last_backwards))
+    begins = np.where(apart, 0, times.onward[:, :1] - times.onward)
     last = (begins + times.forwards + times.backwards + times.weights)[:, held]
     chunk = replicas.chunk_first[replica][:, None] + np.arange(held.size)
     tail_s = inputs.chunk_tail_s[chunk].reshape(last.shape)
@@ -201,18 +223,6 @@ def _finish_s(
     return floor
 
 
-def _before(times_ps: Ints) -> Ints:
-    """Return the sum over the stages ahead of each, int64[N, S]."""
-    before: Ints = np.cumsum(times_ps, axis=1) - times_ps
-    return before
-
-
-def _behind(times_ps: Ints) -> Ints:
-    """Return the sum over the stages behind each, int64[N, S]."""
-    behind: Ints = times_ps.sum(axis=1, keepdims=True) - np.cumsum(times_ps, axis=1)
-    return behind
-
-
 def _spans_ps(
     times: _Times,
     held: Ints,
@@ -220,55 +230,82 @@ def _spans_ps(
     saved_bytes: Floats,
     share: Floats,
     most_bytes: Floats,
-) -> Ints:
-    """Bound the time from the start of each rank to its end, int64[N, pp].
+) -> tuple[Ints, Ints]:
+    """Bound the time from the start of each rank to its end, and to that of its last B.
 
-    Ranks hold stages, ``held`` int64[pp, chunks]. From its F on a microbatch leaves ``saved_bytes``
-    float64[N, S] in a stage, of which a ``share`` float64[N] stays from B until W. A rank may hold
-    ``most_bytes`` float64[N, pp].
+    Both are int64[N, pp]. Ranks hold rising stages, ``held`` int64[pp, chunks]. From its F on a
+    microbatch leaves ``saved_bytes`` float64[N, S] in a stage, of which a ``share`` float64[N]
+    stays from B until W. A rank may hold ``most_bytes`` float64[N, pp].
     """
-    work = (times.forwards + times.backwards + times.weights)[:, held].sum(axis=2)
-    # From the start of an F of a stage to the start of its B.
-    turn = times.forward + _behind(times.forward) + _behind(times.backward)
-    first, last = held.min(axis=1), held.max(axis=1)
-    returning = _behind(times.backward)
-    to_first_backward = (turn - returning)[:, first] + returning[:, last]
-    behind = to_first_backward + (times.backwards + times.weights)[:, held].sum(axis=2)
-    most_bytes = most_bytes * ROUNDING
-    kept = saved_bytes * (turn + share[:, None] * times.backward)
-    by_memory = _ratio(kept[:, held].sum(axis=2), most_bytes)
-    # Of one chunk a whole number of microbatches is held.
-    at_once = np.floor(_ratio(most_bytes[..., None], saved_bytes[:, held]) / SLACK)
-    by_number = _ratio(turn[:, held].astype(np.float64), at_once).max(axis=2)
-    longest = microbatches[:, None] * np.maximum(by_memory, by_number) * SLACK
-    spans: Ints = np.maximum(np.maximum(work, behind), np.floor(longest).astype(np.int64))
-    return spans
-
-
-def _ratio(dividend: Floats, divisor: Floats) -> Floats:
-    """Return 0, which bounds nothing, where a divisor is 0."""
-    shape = np.broadcast_shapes(dividend.shape, divisor.shape)
-    return np.divide(dividend, divisor, out=np.zeros(shape), where=divisor > 0.0)
-
-
-def _ends_ps(times: _Times, held: Ints, spans_ps: Ints) -> Ints:
-    """Bound the end of each rank, counted from the first start of any, int64[N, pp]."""
-    first = held.min(axis=1)
-    begins = _before(times.forward)[:, first]
-    ends = begins + spans_ps
-    # The last B of a rank, and those of the stages ahead, on their ranks, that follow it.
-    work = (times.forwards + times.backwards)[:, held].sum(axis=2)
-    to_first_backward = (
-        times.forward.sum(axis=1, keepdims=True) + _behind(times.backward)[:, held.max(axis=1)]
+    forward, backward, weight, forwards, backwards, weights, onward, returning = (
+        column[:, held] for column in times
     )
-    last_backward = np.maximum(
-        begins + work, to_first_backward + times.backwards[:, held].sum(axis=2)
+    saved, count = saved_bytes[:, held], microbatches[:, None, None]
+    share, most_bytes = share[:, None, None], np.maximum(most_bytes, 1.0) * ROUNDING / SLACK
+    first, last = np.s_[..., 0], np.s_[..., -1]
+    to_first_backward = onward[first] + returning[last]
+    split = (backwards + weights).sum(axis=2)
+    # F's before the first B; B's and W's behind the last F.
+    before = most_bytes * _ratio(forward, saved).max(axis=2)
+    freeing = np.maximum(_ratio(backward + weight, saved), _ratio(weight, share * saved))
+    behind = most_bytes * freeing.max(axis=2)
+    other = np.maximum((count * forward).sum(axis=2) - before, 0.0).astype(np.int64)
+    least = (count * (backward + weight)).sum(axis=2)  # What is longer of the last lies behind.
+    between = other + np.maximum(least - behind, 0.0).astype(np.int64)
+    # Only where an F is left does the last one follow the first B.
+    to_last_forward = np.where(other > 0, to_first_backward + between, 0)
+    from_last_forward = (onward - forward)[last] + (returning + backward)[first]
+    # A microbatch in a chunk is held in the chunks before as well.
+    at_once = np.floor(_ratio(most_bytes[..., None], np.cumsum(saved, axis=2)))
+    at_once = np.clip(at_once, 1, count).astype(np.int64)
+    # From the start of an F to the end of its B.
+    turn = onward + returning + backward
+    turns, more = np.divmod(count - 1, at_once)
+    # Those of the chunks before begin and end the microbatch.
+    by_turns = turns * turn + more * forward + turn[..., :1]
+    last_backwards: Ints = np.maximum.reduce(
+        [
+            (forwards + backwards).sum(axis=2),
+            to_first_backward + other + backwards.sum(axis=2),
+            to_last_forward + from_last_forward,
+            by_turns.max(axis=2),
+        ]
     )
-    ahead = _before(times.backward)[:, first]
+    kept = saved * (turn + share * weight)
+    spans: Ints = np.maximum.reduce(
+        [
+            forwards.sum(axis=2) + split,
+            to_first_backward + other + split,
+            last_backwards + weight[first],
+            np.floor((count * kept).sum(axis=2) / most_bytes).astype(np.int64),
+        ]
+    )
+    return spans, last_backwards
+
+
+def _ratio(dividend: Floats | Ints, divisor: Floats) -> Floats:
+    """Return infinity, which bounds nothing, where a divisor is 0."""
+    ratio = np.full(np.broadcast_shapes(dividend.shape, divisor.shape), np.inf)
+    np.divide(dividend, divisor, out=ratio, where=divisor > 0.0)
+    return ratio
+
+
+def _ends_ps(times: _Times, held: Ints, spans_ps: Ints, last_backwards_ps: Ints) -> Ints:
+    """Bound the end of each rank, counted from the first start of any, int64[N, pp].
+
+    ``spans_ps`` and ``last_backwards_ps`` are those of `_spans_ps`.
+    """
+    first = held[:, 0]
+    begins = (times.onward[:, :1] - times.onward)[:, first]
+    # From the end of a B of the first stage that a rank holds to the end of that of the model.
+    ahead = (times.returning[:, :1] - times.returning + times.backward[:, :1] - times.backward)[
+        :, first
+    ]
     by_stage = np.argsort(first)
     # Of the ranks whose first stage is behind, the one whose chain ends last.
-    latest = np.maximum.accumulate((last_backward + ahead)[:, by_stage[::-1]], axis=1)[:, ::-1]
+    chains = (begins + last_backwards_ps + ahead)[:, by_stage[::-1]]
+    latest = np.maximum.accumulate(chains, axis=1)[:, ::-1]
     follows = latest - ahead[:, by_stage] + times.weight[:, first[by_stage]]
-    latest_ends: Ints = np.empty_like(ends)
-    latest_ends[:, by_stage] = np.maximum(ends[:, by_stage], follows)
+    latest_ends: Ints = np.empty_like(spans_ps)
+    latest_ends[:, by_stage] = np.maximum((begins + spans_ps)[:, by_stage], follows)
     return latest_ends

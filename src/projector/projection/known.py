@@ -17,7 +17,7 @@ from projector.projection.pipeline_costs import OF_PIPELINES, PipelineCosts, cos
 MOST_STAGES = 1 << 18
 """Stages of pipelines that are kept; a stage takes some 300 bytes."""
 
-_OF_RUNS = ("forward_s", "backward_s")
+_OF_RUNS = ("forward_s", "backward_s", "input_s", "weight_s")
 """Columns of `PipelineCosts` with an entry for each run."""
 
 _COSTS = tuple(field.name for field in fields(PipelineCosts))

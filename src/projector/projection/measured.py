@@ -373,7 +373,8 @@ def _origins_of_stages(
     times = of_workload[table.workload] * (1.0 + repeated_rows(table, workloads))
     seconds = np.zeros((len(CATEGORIES) + 1, len(ORIGINS)))
     np.add.at(seconds, (table.category, measured.origin), rows.exposed_s * times)
-    launch_s = cost_runs(workloads.first_jobs(), workloads, evaluation.costs).launch_s
+    splits = evaluation.order(0).short().splits_backward
+    launch_s = cost_runs(workloads, evaluation.costs, splits=splits).launch_s
     origin: Ints = measured.layer_origin
     runs = [run for stage in stages for run in workloads.runs(0, stage)]
     count = workloads.run_count[runs, np.newaxis] * float(evaluation.order(0).microbatches)

@@ -430,7 +430,7 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
         sends_ps = pipeline.replayed.rank_busy_ps[0] - pipeline.alone.rank_busy_ps[0]
     return PipelineRun(
         schedule=evaluation.schedule(row),
-        order=evaluation.order(row),
+        chosen=evaluation.order(row),
         duration_ps=timings.duration_ps[0],
         p2p_ps=timings.latency_ps[0],
         activation_bytes=pipeline.activation_bytes,

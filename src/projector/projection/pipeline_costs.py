@@ -68,12 +68,16 @@ class PipelineCosts(StageCounts):
     """float64[runs]: one layer forward, host side included."""
     backward_s: Floats
     """float64[runs]: one layer backward, input and weight gradient together."""
+    input_s: Floats
+    """float64[runs]: gradient of the input alone, before that of the weights runs by itself."""
+    weight_s: Floats
+    """float64[runs]: gradient of the weights in an operation of its own."""
     categories_s: Floats
     """float64[stages, categories]: exposed time of a microbatch."""
     launch_s: Floats
     """float64[stages]: gaps between kernels and waits for the host."""
-    weight_s: Floats
-    """float64[stages]: gradient of the weights alone."""
+    apart_launch_s: Floats
+    """float64[stages]: the same where gradients of the weights are operations of their own."""
 
 
 def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
@@ -84,7 +88,8 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     of_pipeline = workloads.pipeline_of_run
     _, host = group_rows(jobs.training.pipeline_key, jobs.cluster.host_key)
     first, like = group_rows(workload, host[of_pipeline])
-    layers = _cost_layers(jobs, of_pipeline[first], workload[first], workloads, costs)
+    of_layer = jobs, of_pipeline[first], workload[first], workloads, costs
+    layers, apart = (_cost_layers(*of_layer, splits=splits) for splits in (False, True))
 
     def per_stage(values: Floats) -> Floats:
         """Sum float64[layers, phases, n] over each stage, phase by phase."""
@@ -97,9 +102,11 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
         **{name: getattr(counts, name).take(structures.of_pipeline) for name in OF_PIPELINES},
         forward_s=layers.layer_s[:, FORWARD].take(like),
         backward_s=(layers.layer_s[:, BACKWARD] + layers.layer_s[:, WEIGHT]).take(like),
+        input_s=apart.layer_s[:, BACKWARD].take(like),
+        weight_s=apart.layer_s[:, WEIGHT].take(like),
         categories_s=per_stage(layers.exposed_s),
         launch_s=per_stage(layers.launch_s[:, :, np.newaxis])[:, 0],
-        weight_s=per_stage(layers.layer_s[:, WEIGHT:, np.newaxis])[:, 0],
+        apart_launch_s=per_stage(apart.launch_s[:, :, np.newaxis])[:, 0],
     )
 
 
@@ -198,14 +205,16 @@ class HostCosts:
     """float64[runs, phases]: how much longer than the layer these take."""
 
 
-def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> RunCosts:
-    """Cost one layer of each run, for the first job of each pipeline."""
-    return _cost_layers(jobs, workloads.pipeline_of_run, workloads.run_workload, workloads, costs)
+def cost_runs(workloads: Workloads, costs: WorkloadCosts, *, splits: bool) -> RunCosts:
+    """Cost a layer of each run, for the first job of each pipeline; ``splits``: W stands alone."""
+    runs = workloads.pipeline_of_run, workloads.run_workload
+    return _cost_layers(workloads.first_jobs(), *runs, workloads, costs, splits=splits)
 
 
 def _cost_layers(
-    jobs: JobBatch, job: Ints, workload: Ints, workloads: Workloads, costs: WorkloadCosts
-) -> RunCosts:
+    jobs: JobBatch, job: Ints, workload: Ints, workloads: Workloads, costs: WorkloadCosts,
+    *, splits: bool,
+) -> RunCosts:  # fmt: skip
     """Add the host where launching takes longer than computing; graphs are launched whole."""
     training = jobs.training
     cluster: HostColumns = jobs.cluster
@@ -231,19 +240,21 @@ def _cost_layers(
     is_moe = (workloads.columns.kind == Kind.MOE)[workload][:, None]
     stated_s = column(_stated_host_s(jobs)) * cluster.moe_layer_shares[job]
     busy_s = np.where(is_moe & ~np.isnan(stated_s), np.maximum(launches * host_s, stated_s), busy_s)
-    # Input and weight gradients alternate, so the host runs ahead through both.
     ahead_s = busy_s - device_s - gaps_s
-    waiting_s = np.zeros(ahead_s.shape)
-    waiting_s[:, FORWARD] = np.maximum(0.0, ahead_s[:, FORWARD])
-    waiting_s[:, BACKWARD] = np.maximum(0.0, ahead_s[:, BACKWARD] + ahead_s[:, WEIGHT])
+    waiting_s = np.maximum(0.0, ahead_s)
+    if not splits:
+        # Input and weight gradients alternate, so the host runs ahead through both.
+        waiting_s[:, BACKWARD] = np.maximum(0.0, ahead_s[:, BACKWARD] + ahead_s[:, WEIGHT])
+        waiting_s[:, WEIGHT] = 0.0
     launch_s = gaps_s + waiting_s + syncs * sync_s
     offload_s = column(training.offload / cluster.host_link_bytes_per_s)
     moved_s = costs.saved_bytes[workload][:, None] * offload_s
     # Offloading runs beside the forward and, coming back, beside the backward.
     if costs.measured is not None:
         # Measured layers say what their kernels and the modelled host leave out.
-        launch_s = costs.measured.host_share[workload] * launch_s
-        launch_s += costs.measured.extra_s[workload]
+        measured = int(splits), workload
+        launch_s = costs.measured.host_share[measured] * launch_s
+        launch_s += costs.measured.extra_s[measured]
     layer_s = device_s + launch_s
     late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
     host = HostCosts(

@@ -12,59 +12,10 @@ from projector.errors import ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import Families, StepSizes
 from projector.schedule import registry
-from projector.schedule.order import Order, Placement, Series
-from projector.schedule.planning.costs import Costs
+from projector.schedule.order import Placement
+from projector.schedule.registry import Setting
 
 NAMES = tuple(registry.SCHEDULES)
-
-
-class Setting(NamedTuple):
-    """A schedule and the sizes it runs with."""
-
-    name: str
-    pp: int
-    vpp: int
-    microbatches: int
-    group_size: int | None
-
-    @property
-    def planned(self) -> bool:
-        """Whether the order depends on times and memory."""
-        return registry.SCHEDULES[self.name].planned
-
-    def order(self, costs: Costs | None = None) -> Order:
-        """Return the order, for these costs where it is planned."""
-        return registry.build(
-            self.name, self.pp, self.vpp, self.microbatches, costs, self.group_size
-        )
-
-    def series(self) -> Series:
-        """Return the orders of all lengths of a schedule that is not planned."""
-        return registry.series(self.name, self.pp, self.vpp, self.group_size)
-
-
-class ChosenOrder(NamedTuple):
-    """What the ranks of some jobs run; the operations are listed only where they are asked for."""
-
-    setting: Setting
-    planned: Order | None = None
-    """The order, where it was made for the times and memory of the jobs."""
-
-    def order(self) -> Order:
-        """Return all operations."""
-        return self.setting.order() if self.planned is None else self.planned
-
-    def short(self) -> Order:
-        """Return an order of the same ranks that hold as much, with few microbatches."""
-        if self.planned is not None:
-            return self.planned
-        series = self.setting.series()
-        return series.order(series.with_all_peaks(self.setting.microbatches))
-
-    @property
-    def microbatches(self) -> int:
-        """Microbatches that pass through each virtual stage."""
-        return self.setting.microbatches // registry.SCHEDULES[self.setting.name].directions
 
 
 class Schedules(NamedTuple):

@@ -13,15 +13,15 @@ from projector.kernels import timings as timing_kernels
 from projector.kernels.columns import as_compiled
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.memory import RankBytes
-from projector.kernels.pipeline import LAST, MIDDLE, Ends, Replays
+from projector.kernels.pipeline import Ends, Replays
 from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes
 from projector.projection.memory_columns import StateMemory, rank_bytes
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
-from projector.projection.schedules import ChosenOrder
 from projector.projection.terms import BREAKDOWN
-from projector.schedule.order import Order, Placement, Series
+from projector.schedule.order import Order, Placement
+from projector.schedule.registry import ChosenOrder
 from projector.schedule.replay import order_times
 from projector.schedule.replay.order_times import peak_bytes
 from projector.schedule.replay.programs import empty_ends
@@ -49,10 +49,9 @@ class StepInputs:
     @cached_property
     def kind_ps(self) -> Ints:
         """int64[kinds of stages, KIND_TIMES]: all other durations; see `kernels.timings`."""
-        times, kind_row = self.times, self.replicas.kind_row
-        kind_ps = np.empty((len(times.forward_s), timing_kernels.KIND_TIMES), np.int64)
-        own_s = times.forward_s, times.backward_s, times.last_backward_s
-        if not timing_kernels.round_times(*own_s, self.costs.weight_s, kind_row, kind_ps):
+        own_s = self.times[:5]
+        kind_ps = np.empty((len(own_s[0]), timing_kernels.KIND_TIMES), np.int64)
+        if not timing_kernels.round_times(*own_s, kind_ps):
             raise order_times.bad_time()
         return kind_ps
 
@@ -244,7 +243,6 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
         replicas.patterns.stage_kind,
         inputs.first_forward_ps,
         inputs.kind_ps,
-        order.splits_backward,
     )
     first, timing = timing_kernels.distinct_timings(
         chosen, placement.num_stages, 2 * sends + blocks, stages
@@ -294,25 +292,13 @@ def replay_job(inputs: StepInputs, chosen: ChosenOrder, job: int) -> Pipeline:
     ends = _replay_all([chosen], one, timings, one)
     durations_ps = timings.alone_ps, timings.duration_ps
     alone, replayed = (
-        _replay_of(*pair, chosen.microbatches) for pair in zip(ends, durations_ps, strict=True)
+        order_times.replay_of(*pair, chosen.microbatches)
+        for pair in zip(ends, durations_ps, strict=True)
     )
     pipeline = int(replicas.pipeline[replica])
     saved_bytes = _saved_bytes(inputs, order, replicas.placement(replica), np.array([pipeline]))
     peak, in_flight = peak_bytes(order, saved_bytes, inputs.costs.weight_share[pipeline])
     return Pipeline(timings, alone, replayed, saved_bytes[0], peak[0], in_flight[0])
-
-
-def _replay_of(ends: Ends, duration_ps: Ints, microbatches: int) -> Replays:
-    row, later_ps = slice(ends.row[0], ends.row[0] + 1), ends.later_ps[0]
-    forward, backward, weight = (duration_ps[:, :, :, kind] for kind in range(3))
-    least_ps = forward[..., 0] + backward[..., LAST] + weight[..., LAST]
-    each_ps = forward[..., MIDDLE] + backward[..., MIDDLE] + weight[..., MIDDLE]
-    return Replays(
-        ends.rank_start_ps[row],
-        ends.rank_end_ps[row] + later_ps,
-        (least_ps + (microbatches - 1) * each_ps).sum(axis=2),
-        ends.last_backward_end_ps[row] + later_ps,
-    )
 
 
 def _saved_bytes(inputs: StepInputs, order: Order, placement: Placement, pipelines: Ints) -> Floats:
@@ -359,6 +345,7 @@ def _run_placement(
         replicas.pattern, replicas.row_first, times.first_row, replicas.first_kind,
         replicas.first_rank_kind, timings.of_replica,
     )  # fmt: skip
+    placement = replicas.placement(int(replica[0]))
     return kernels.StepRuns(
         begin - begin[0],
         np.stack([jobs, run, held, family, microbatches.take(order_of_job)]),
@@ -377,12 +364,12 @@ def _run_placement(
                 batch.straggler_share(),
             ]
         ),
-        replicas.placement(int(replica[0])).model_stage,
+        placement.model_stage,
         replayed,
         alone,
         kernels.StepStages(
             costs.categories_s,
-            costs.launch_s,
+            costs.apart_launch_s if placement.splits_backward else costs.launch_s,
             times.exposed_first_s,
             times.exposed_last_s,
             times.exposed_each_s,
@@ -419,31 +406,8 @@ def _replay_all(
     if timings.transfers:
         latency_ps = None if timings.silent else timings.latency_ps
         batches.append(order_times.Wanted(timings.duration_ps, latency_ps, replayed))
-    _replay(orders, order_of_run, timing_of_run, batches)
+    order_times.replay_chosen(orders, order_of_run, timing_of_run, batches)
     return alone, replayed
-
-
-def _replay(
-    orders: Sequence[ChosenOrder],
-    order_of_run: Ints,
-    timing_of_run: Ints,
-    batches: Sequence[order_times.Wanted],
-) -> None:
-    numbers: dict[Series | Order, int] = {}
-    group_of_order = np.zeros(len(orders), np.int64)
-    for number in np.flatnonzero(np.bincount(order_of_run)).tolist():
-        chosen = orders[number]
-        alike = chosen.setting.series() if chosen.planned is None else chosen.planned
-        group_of_order[number] = numbers.setdefault(alike, len(numbers))
-    counts = np.array([chosen.setting.microbatches for chosen in orders], np.int64)
-    runs, begin = rows_by_number(group_of_order.take(order_of_run), len(numbers))
-    for alike, number in numbers.items():
-        some = runs[begin[number] : begin[number + 1]]
-        which = timing_of_run.take(some)
-        if isinstance(alike, Series):
-            order_times.replay_counts(alike, counts, order_of_run.take(some), which, some, batches)
-        else:
-            order_times.replay_alone(alike, which, some, batches)
 
 
 def _peaks(

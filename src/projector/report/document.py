@@ -46,11 +46,6 @@ class Column:
     style: str = ""
     """Of the cells in a terminal."""
 
-    @property
-    def is_known(self) -> bool:
-        """Whether something is known of some row."""
-        return any(value is not None for value in self.values)
-
 
 def words(name: str, values: Sequence[Any], **more: Any) -> Column:
     """Return a column of words, which stay on one line."""
@@ -76,7 +71,8 @@ class Table:
 
     def seen(self, media: Media) -> list[Column]:
         """Return the columns that one medium shows."""
-        return [each for each in self.columns if media in each.media and each.is_known]
+        shown = (each for each in self.columns if media in each.media)
+        return [each for each in shown if any(value is not None for value in each.values)]
 
     def rows(self, media: Media) -> list[tuple[Any, ...]]:
         """Return the values of each row."""

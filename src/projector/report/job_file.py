@@ -32,16 +32,8 @@ from projector.searches.configurations import fitting_overrides
 WIDTH = 92
 """Columns of a file."""
 
-_HEADER = """\
-# A training job. Lines such as '# name: value' show defaults; take the sign away to change one.
-# Any field can also be set on the command line: parallelism.tp=4
-#   projector performance --config FILE
-# Editors complete fields with what `projector schema job > job.schema.json` writes:
-# yaml-language-server: $schema=job.schema.json
-"""
-
-_MODEL = """Architecture: a shipped name (`projector models` lists them), a file (YAML or Hugging
-Face config.json), or a mapping."""
+_TEXTS: Mapping[str, str] = resources.hardware_table("report_words.yaml")["job_file"]
+"""What stands above a job file, and above its model."""
 
 
 def field_docstrings(owner: type[BaseModel]) -> dict[str, str]:
@@ -135,8 +127,8 @@ def job_file(
     cluster = ClusterConfig.parse(stated["cluster"], path="cluster")
     filled = {"network": chip.network, "gpus_per_node": cluster.gpus_per_node}
     sections = [
-        _HEADER,
-        _line("model", model, _comment(_MODEL, "")),
+        _TEXTS["head"],
+        _line("model", model, _comment(_TEXTS["model"], "")),
         "parallelism:\n"
         + _comment(
             f"tp * pp * cp must divide the {cluster.gpus} GPUs; the rest is data parallelism.", "  "

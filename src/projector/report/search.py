@@ -169,7 +169,6 @@ def _values(result: SearchResult, shown: Sequence[Configuration]) -> Column:
 
 
 def _best(result: SearchResult) -> list[Section]:
-    """Return the best."""
     steps = result.best
     if not steps:
         return []

@@ -79,13 +79,14 @@ def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[Document | 
         note += f", {result.seconds:,.1f} s, {result.rate_per_s:,.0f} rows/s"
     elif result.output is not None:
         note += ", complete before"
+    best = result.best(LISTED)
     sections = [
         Section("Sweep", table=Table(columns), note=note),
         *_reasons(result.infeasible),
-        *_listed(result, fields),
+        *_listed(result, fields, best),
     ]
     parts: list[Document | RenderableType] = [Document("", "", sections)]
-    if not result.best(LISTED):
+    if not best:
         parts += [heading(nothing_ranked(result)), Text()]
     if result.output is not None:
         parts += [Pasted(f"Rows: {result.output}", indent=0), Text()]
@@ -195,8 +196,9 @@ def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[C
     ]
 
 
-def _listed(result: SweepResult, fields: Sequence[str]) -> list[Section]:
-    rows = result.best(LISTED)
+def _listed(
+    result: SweepResult, fields: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> list[Section]:
     if not rows:
         return []
     short = {field: field.rsplit(".", 1)[-1] for field in fields}

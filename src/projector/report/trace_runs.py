@@ -222,7 +222,10 @@ def runs_document(found: Runs) -> Document:
     """Return the report, for terminal and page."""
     title = f"{len(found.runs)} runs side by side"
     lead = "Medians over iterations and devices; the others are compared with the first run."
-    sections = [_times(found), *_by_phase(found), *_overlaps(found), *_samples(found)]
+    text = "Time of a phase over all compute and launches of the first run."
+    figures = [(phase, partial(_phase_page, found, phase)) for phase in found.phases]
+    phases = Section("Breakdown by phase", text, figures=figures, media=Media.PAGE)
+    sections = [_times(found), phases, *_overlaps(found), *_samples(found)]
     if found.warnings:
         sections.append(Section("Mind this", items=found.warnings, media=Media.PAGE))
     return Document(title, lead, sections)
@@ -254,12 +257,6 @@ def _sentence(note: str) -> str:
 
 def _ms(value: float) -> str:
     return f"{value:,.3f}" if value < 100 else f"{value:,.1f}"
-
-
-def _by_phase(found: Runs) -> list[Section]:
-    text = "Time of a phase over all compute and launches of the first run."
-    figures = [(phase, partial(_phase_page, found, phase)) for phase in found.phases]
-    return [Section("Breakdown by phase", text, figures=figures, media=Media.PAGE)]
 
 
 def _overlaps(found: Runs) -> list[Section]:
@@ -393,7 +390,8 @@ def runs_picture(found: Runs) -> "Picture":
             draw(axes)
             axes.grid(axis="y", color=fig.FAINT)
         # What the panels of a row share stands once, at its end.
-        known = {name: each for axes in line for each, name in zip(*_legend(axes), strict=True)}
+        legends: list[Any] = [axes.get_legend_handles_labels() for axes in line]
+        known = {name: each for both in legends for each, name in zip(*both, strict=True)}
         if known:
             legend = line[len(row) - 1].legend(
                 known.values(), known, frameon=False, loc="upper left",
@@ -402,11 +400,6 @@ def runs_picture(found: Runs) -> "Picture":
             # Beside a short row there is room for it: it moves no panel of the other rows.
             legend.set_in_layout(len(row) == across)
     return figure
-
-
-def _legend(axes: Axes) -> "tuple[list[Any], list[str]]":
-    handles, names = axes.get_legend_handles_labels()
-    return handles, names
 
 
 def _name_runs(axes: Axes, names: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ class Order:
     """What each rank does, and in which order; times come later.
 
     Operations stand rank by rank: those of rank r are ``rank_offset[r]:rank_offset[r + 1]``.
-    The arrays are read-only copies, because an order is shared by everyone who asks for it.
+    The arrays are read-only, because an order is shared by everyone who asks for it.
     """
 
     microbatches: int
@@ -55,7 +55,7 @@ class Order:
             ("microbatch", np.int64),
             ("stage_of", np.int64),
         ):
-            column = np.array(getattr(self, name), dtype, order="C")
+            column = np.ascontiguousarray(getattr(self, name), dtype).view()
             column.setflags(write=False)
             object.__setattr__(self, name, column)
 
@@ -178,6 +178,10 @@ def one_forward_one_backward(
     return Order.of_ranks(stage_of, microbatches, kind, chunk, microbatch)
 
 
+MIN_PERIODS = 10
+"""Fewer repetitions than this are not worth the search for a steady state."""
+
+
 @dataclass(frozen=True)
 class Series:
     """Orders that differ in the number of microbatches alone.
@@ -202,6 +206,13 @@ class Series:
             return microbatches
         return min(microbatches, self.alike(self.least + self.every, microbatches))
 
+    def with_period(self, microbatches: int) -> int:
+        """Return the fewest microbatches that show the period of an order; all if there is none."""
+        if not self.every:
+            return microbatches
+        ramps = self.least + 3 * max(self.pp, self.every)
+        return self.alike(ramps + (MIN_PERIODS + 1) * self.every, microbatches)
+
     def alike(self, least: int, microbatches: int) -> int:
         """Return the fewest microbatches >= least from which whole periods lead to some others."""
         return least + (microbatches - least) % self.every
@@ -210,11 +221,12 @@ class Series:
 class Placement:
     """The chunks of every rank; shared by all jobs of a schedule and size, so read-only."""
 
-    def __init__(self, stage_of: Ints, directions: int = 1) -> None:
+    def __init__(self, stage_of: Ints, directions: int = 1, splits_backward: bool = False) -> None:
         """Keep the virtual stages ``int64[pp, chunks]`` of ``directions`` copies of a model."""
         # Kernels are compiled for one layout.
         self.stage_of = np.array(stage_of, np.int64, order="C")
         self.directions = directions
+        self.splits_backward = splits_backward
 
     @property
     def num_stages(self) -> int:
@@ -355,6 +367,7 @@ def microbatches_held(mode: str, pp: int) -> int:
     return {"min": -(-(pp + 2) // 3), "half": -(-pp // 2) + 1, "zb": pp}[mode]
 
 
+@kept_by_operations(of_order)
 def check_complete(order: Order) -> None:
     """Raise unless every operation of every virtual stage and microbatch occurs exactly once."""
     pp, vpp, microbatches = order.pp, order.vpp, order.microbatches

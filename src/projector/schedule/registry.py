@@ -15,7 +15,10 @@ from projector.schedule.orders import dualpipe, forward_backward, zerobubble
 from projector.schedule.planning.costs import Costs, uniform_costs
 
 MAX_OPERATIONS = 2**24
-"""Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
+"""Longest step; PP 64, VPP 2 and 1,024 microbatches have 2**18.6."""
+
+MOST_LISTED, MOST_PLANNED = 2**23, 2**19
+"""Longest order that is listed, or planned: about a second of a core, and 400 MB."""
 
 MOST_COMPARED = 2**13
 """Longest order that a comparison of all schedules searches for: up to here twenty seconds of a
@@ -55,11 +58,15 @@ class Entry(NamedTuple):
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
     directions: int = 1
     """Copies of the model that run at once."""
+    splits_backward: bool = True
+    """Whether the gradients of the weights are operations of their own."""
     on_request: bool = False
     """Whether it takes seconds to plan, so that a search leaves it out, and a comparison of all
     schedules does with more than `MOST_COMPARED` operations."""
     grouped: bool = False
     """Whether ``check``, ``order`` and ``repeats`` also take the size of a group."""
+    most: int = MOST_LISTED
+    """Longest order that is listed; those that repeat themselves list a few periods."""
     repeats: Callable[..., tuple[int, int]] = lambda *_: (0, 1)
     """From ``pp`` and ``vpp``: every how many microbatches and from how many on a longer order has
     one more period, as `Series` says; every 0 where it has none."""
@@ -90,12 +97,14 @@ SCHEDULES: dict[str, Entry] = {
             "all forwards, then all backwards",
             partial(orders.one_chunk, "gpipe"),
             forward_backward.gpipe,
+            splits_backward=False,
         ),
         Entry(
             "1f1b",
             "one forward, one backward",
             partial(orders.one_chunk, "1f1b"),
             forward_backward.one_f_one_b,
+            splits_backward=False,
             repeats=_each,
         ),
         Entry(
@@ -103,6 +112,7 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over several chunks a rank, in Megatron's order",
             forward_backward.check_interleaved,
             forward_backward.interleaved,
+            splits_backward=False,
             grouped=True,
             repeats=forward_backward.repeat_groups,
         ),
@@ -111,6 +121,8 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over two chunks a rank in a V, two thirds of the memory of 1F1B",
             partial(orders.two_chunks, "1f1b-v"),
             forward_backward.one_f_one_b_v,
+            splits_backward=False,
+            most=MOST_PLANNED,
             stages=lambda pp, _: orders.v_shape(pp),
             repeats=_each_later,
         ),
@@ -142,6 +154,7 @@ SCHEDULES: dict[str, Entry] = {
                 f"two chunks a rank in a V, W where it fits, {memory}",
                 partial(orders.two_chunks, f"zbv-greedy-{mode}"),
                 plan=_planner("zbv_greedy.plan", mode),
+                most=MOST_PLANNED,
                 most_held=partial(orders.microbatches_held, mode),
                 stages=lambda pp, _: orders.v_shape(pp),
             )
@@ -165,6 +178,7 @@ SCHEDULES: dict[str, Entry] = {
             "zero bubble planned with the times and memory at hand",
             partial(orders.one_chunk, "seaailab"),
             plan=_planner("seaailab.plan"),
+            most=MOST_PLANNED,
         ),
         Entry(
             "seaailab-ilp",
@@ -172,6 +186,7 @@ SCHEDULES: dict[str, Entry] = {
             partial(orders.one_chunk, "seaailab-ilp"),
             plan=_planner("seaailab.plan_searched"),
             on_request=True,
+            most=MOST_PLANNED,
         ),
     )
 }
@@ -199,7 +214,21 @@ def check(name: str, pp: int, vpp: int, microbatches: int, group_size: int | Non
         msg = f"group_size must be an integer >= 1, not {group_size!r}"
         raise ScheduleError(msg, key="group_size", value=group_size, allowed="an integer >= 1")
     entry = resolve(name, vpp)
-    entry.check(pp, vpp, microbatches, *_group(entry, group_size))
+    group = _group(entry, group_size)
+    entry.check(pp, vpp, microbatches, *group)
+    listed = microbatches
+    if not entry.planned:
+        alike = series(entry.name, operator.index(pp), operator.index(vpp), *group)
+        listed = min(listed, alike.with_period(listed))
+    if 3 * pp * vpp * listed > entry.most:
+        most = entry.most // (3 * pp * vpp)
+        most -= most % pp if most > pp else 0
+        msg = (
+            f"schedule {entry.name} is laid out operation by operation, up to {entry.most:,} of "
+            f"them, but {microbatches:,} microbatches on {pp} ranks with {vpp} chunks have "
+            f"{3 * pp * vpp * microbatches:,}; {most:,} microbatches show the same"
+        )
+        raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=most)
     return entry
 
 
@@ -290,7 +319,57 @@ def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> order
 def placement(name: str, pp: int, vpp: int) -> orders.Placement:
     """Return where the stages of a schedule live; the same arguments give the same object."""
     entry = SCHEDULES[name]
-    return orders.Placement(entry.stages(pp, vpp), entry.directions)
+    return orders.Placement(entry.stages(pp, vpp), entry.directions, entry.splits_backward)
+
+
+class Setting(NamedTuple):
+    """A schedule and the sizes it runs with."""
+
+    name: str
+    pp: int
+    vpp: int
+    microbatches: int
+    group_size: int | None
+
+    @property
+    def planned(self) -> bool:
+        """Whether the order depends on times and memory."""
+        return SCHEDULES[self.name].planned
+
+    def order(self, costs: Costs | None = None) -> orders.Order:
+        """Return the order, for these costs where it is planned."""
+        return build(self.name, self.pp, self.vpp, self.microbatches, costs, self.group_size)
+
+    def series(self) -> orders.Series:
+        """Return the orders of all lengths of a schedule that is not planned."""
+        return series(self.name, self.pp, self.vpp, self.group_size)
+
+
+class ChosenOrder(NamedTuple):
+    """What the ranks of some jobs run; the operations are listed only where they are asked for."""
+
+    setting: Setting
+    planned: orders.Order | None = None
+    """The order, where it was made for the times and memory of the jobs."""
+
+    def order(self) -> orders.Order:
+        """Return all operations."""
+        return self.setting.order() if self.planned is None else self.planned
+
+    def short(self) -> orders.Order:
+        """Return an order of the same ranks that hold as much, with few microbatches."""
+        return _short(self.setting) if self.planned is None else self.planned
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches that pass through each virtual stage."""
+        return self.setting.microbatches // SCHEDULES[self.setting.name].directions
+
+
+@orders.kept_by_operations(lambda order, _: len(order.kind))
+def _short(setting: Setting) -> orders.Order:
+    alike = setting.series()
+    return alike.order(alike.with_all_peaks(setting.microbatches))
 
 
 def _is_count(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """Simulation of a schedule from the times of its chunks."""
 
+import operator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from projector.envelope import told
 from projector.errors import NumericError, ScheduleError, shown
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Placement
 from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, costs_from
-from projector.schedule.registry import SCHEDULES, build, check, check_sizes
+from projector.schedule.registry import SCHEDULES, ChosenOrder, Setting, check, check_sizes
 from projector.schedule.replay.order_times import to_ps
 from projector.schedule.replay.run import PipelineRun
 from projector.units import unwrapped
@@ -131,7 +132,11 @@ def pipeline_run(
             limit=np.full(pp, UNLIMITED if limit is None else limit),
             objective=aim,
         )
-    order = build(name, pp, vpp, microbatches, costs, group_size)
+    group = None if group_size is None else operator.index(group_size)
+    ranks, chunks, count = (operator.index(each) for each in (pp, vpp, microbatches))
+    setting = Setting(entry.name, ranks, chunks, count, group)
+    chosen = ChosenOrder(setting, setting.order(costs) if entry.planned else None)
+    order = chosen.short()
 
     if order.splits_backward:
         times = {FORWARD: forward_s, BACKWARD: input_s, WEIGHT: weight_s}
@@ -145,11 +150,11 @@ def pipeline_run(
     sends_ps = None
     if not overlap_p2p:
         placement = Placement(order.stage_of, order.directions)
-        sends_ps = placement.sends_ps(p2p_ps, order.microbatches)
+        sends_ps = placement.sends_ps(p2p_ps, chosen.microbatches)
         duration_ps, p2p_ps = placement.block(duration_ps, p2p_ps)
     run = PipelineRun(
         entry.name,
-        order,
+        chosen,
         duration_ps,
         p2p_ps,
         np.full((pp, order.vpp), 1.0 / vpp),
@@ -157,7 +162,7 @@ def pipeline_run(
         sends_ps=sends_ps,
     )
     try:
-        run.timeline  # noqa: B018  its errors belong here
+        run.summary  # noqa: B018  its errors belong here
     except NumericError as error:
         raise ScheduleError(error.message, key=error.key, allowed=error.allowed) from error
     return run

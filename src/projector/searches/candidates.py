@@ -23,7 +23,7 @@ from projector.lower.fabrics import job_domain_gpus
 from projector.lower.rules import divisors
 from projector.searches.limits import LEAST_TOKENS_OF_A_CP_RANK, MOST_CHUNKS, Limits
 
-SPLIT, TRAINING = SECTIONS.index("parallelism"), SECTIONS.index("training")
+SPLIT, TRAINING, CLUSTER = map(SECTIONS.index, ("parallelism", "training", "cluster"))
 
 _STAGE_OF_FSDP = 3
 
@@ -36,9 +36,11 @@ class Candidates:
 
     batch: JobBatch
     splits: Sequence[Overrides]
-    """Dotted fields of each row of the batch's splits."""
+    """Dotted fields of each split."""
     trainings: Sequence[Overrides]
-    """The same of its training sections."""
+    """The same of each training section."""
+    pairs: Ints
+    """int64[2, configurations]: which split and training section each has."""
     illegal: Counter[str]
     """Configurations left out, by the field that refuses them."""
 
@@ -47,11 +49,32 @@ class Candidates:
 
     def overrides(self, row: int) -> dict[str, Any]:
         """Return the dotted fields that make a configuration of the job."""
-        split, training = self.batch.index[SPLIT, row], self.batch.index[TRAINING, row]
+        split, training = self.pairs[:, row]
         return {**self.splits[split], **self.trainings[training]}
 
 
-def candidates(job: Job, limits: Limits) -> Candidates:
+class KnownSections:
+    """Tables that the batches of several proposals share; equal sections are the same row."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.tables = Sections(*(SectionTable([]) for _ in SECTIONS))
+        self._rows: list[dict[Any, int]] = [{} for _ in SECTIONS]
+
+    def rows(self, position: int, sections: Iterable[Any]) -> Ints:
+        """Return the row of each section, int64[sections]; new ones get one."""
+        rows, table, found = self._rows[position], self.tables[position], []
+        for section in sections:
+            # Clusters cannot be hashed.
+            key = id(section) if position == CLUSTER else section
+            if key not in rows:
+                rows[key] = len(rows)
+                table.grow([section])
+            found.append(rows[key])
+        return np.array(found, np.int64)
+
+
+def candidates(job: Job, limits: Limits, known: KnownSections | None = None) -> Candidates:
     """Propose the configurations whose degrees divide the model and the cluster."""
     kept: dict[str, Any] = {}
     for dotted in limits.fixed:
@@ -87,7 +110,8 @@ def candidates(job: Job, limits: Limits) -> Candidates:
         (len(splits) // len(shardings), len(trainings), len(shardings))
     ).reshape(3, -1)
     split = layout * len(shardings) + sharding
-    return _read(job, splits, trainings, split, training, limits.formats)
+    pairs = np.stack([split, training])
+    return _read(job, splits, trainings, pairs, limits.formats, known or KnownSections())
 
 
 def _shardings(kept: Overrides, limits: Limits) -> list[tuple[Any, int]]:
@@ -104,21 +128,21 @@ def _read(
     job: Job,
     splits: Sequence[Overrides],
     trainings: Sequence[Overrides],
-    split: Ints,
-    training: Ints,
+    pairs: Ints,
     formats: Sequence[str],
+    known: KnownSections,
 ) -> Candidates:
-    """Read each section once; ``split`` and ``training`` are those of each configuration.
+    """Read each section once; ``pairs`` are those of each configuration.
 
     What the frameworks of some formats cannot run is left out.
     """
     variants = Variants(job)
-    index = np.zeros((len(SECTIONS), len(split)), np.int64)
-    index[SPLIT], index[TRAINING] = split, training
-    tables = [SectionTable([getattr(job, name)]) for name in SECTIONS]
+    index = np.empty((len(SECTIONS), pairs.shape[1]), np.int64)
     illegal: Counter[str] = Counter()
-    legal = np.ones(len(split), np.bool_)
-    for position, fields in ((SPLIT, splits), (TRAINING, trainings)):
+    legal = np.ones(pairs.shape[1], np.bool_)
+    for position in {*range(len(SECTIONS))} - {SPLIT, TRAINING}:
+        index[position] = known.rows(position, [getattr(job, SECTIONS[position])])
+    for position, fields, chosen in zip((SPLIT, TRAINING), (splits, trainings), pairs, strict=True):
         sections, refused = [], {}
         for number, overrides in enumerate(fields):
             try:
@@ -126,30 +150,30 @@ def _read(
             except ProjectorError as error:
                 sections.append(getattr(job, SECTIONS[position]))
                 refused[number] = error.key or "job"
-        tables[position] = SectionTable(sections)
+        index[position] = known.rows(position, sections).take(chosen)
         for number, key in refused.items():
-            of_error = legal & (index[position] == number)
+            of_error = legal & (chosen == number)
             illegal[key] += int(np.count_nonzero(of_error))
             legal &= ~of_error
     for row in np.flatnonzero(legal).tolist() if formats else ():
-        split_of, training_of = (tables[at].items[index[at, row]] for at in (SPLIT, TRAINING))
+        split_of, training_of = (known.tables[at].items[index[at, row]] for at in (SPLIT, TRAINING))
         setting = Setting(job.model, split_of, training_of, job.cluster.gpus)
         found = (refusal for name in formats for refusal in searchable(name, setting))
         for field, _ in itertools.islice(found, 1):
             illegal[field] += 1
             legal[row] = False
-    index = np.ascontiguousarray(index[:, legal])
-    table = Sections(*tables)
+    index, pairs = np.ascontiguousarray(index[:, legal]), pairs[:, legal]
 
     def configured(row: int) -> Job:
         sections = {
-            SECTIONS[position]: table[position].items[index[position, row]]
+            SECTIONS[position]: known.tables[position].items[index[position, row]]
             for position in (SPLIT, TRAINING)
         }
-        fields = [*splits[index[SPLIT, row]], *trainings[index[TRAINING, row]]]
+        fields = [*splits[pairs[0, row]], *trainings[pairs[1, row]]]
         return variants.put_together(sections, fields)
 
-    return Candidates(JobBatch(table, index, configured), splits, trainings, illegal)
+    batch = JobBatch(known.tables, index, configured)
+    return Candidates(batch, splits, trainings, pairs, illegal)
 
 
 def _layouts(job: Job, limits: Limits, kept: Overrides) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ found: whatever is left can be neither among the best, nor on the front of the o
 What was found is the same as if all had been planned.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,8 @@ from projector.projection.evaluate import evaluate_possible, find_legal, floors_
 from projector.projection.floors import Floors
 from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
-from projector.projection.schedules import NAMES, Setting
+from projector.projection.schedules import NAMES
+from projector.schedule.registry import Setting
 from projector.searches import ranking
 from projector.searches.candidates import Candidates
 from projector.searches.limits import (
@@ -166,15 +168,18 @@ class Pace:
         return float(self.each_s(orders).sum())
 
     def affordable(self, orders: OpenOrders, seconds: float, left_s: float) -> OpenOrders:
-        """Return as many of the first orders as take some seconds, at least one.
+        """Return as many of the first orders as take some seconds, at least two for each thread.
 
         Those that take longer than what is left are passed over.
         """
         each = self.each_s(orders)
         possible = np.flatnonzero(each <= left_s)
         count = int(np.searchsorted(np.cumsum(each[possible]), seconds))
-        return orders.take(possible[: min(max(1, count), MOST_ORDERS)])
+        return orders.take(possible[: min(max(2 * THREADS, count), MOST_ORDERS)])
 
+
+THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Orders are planned side by side: one on each core."""
 
 BATCH = 8192
 
@@ -202,13 +207,18 @@ class Explored(ranking.Coverage):
 
 
 def explore(
-    proposed: Candidates, goal: ranking.Goal, watch: Watch, *, keep_interrupted: bool = False
+    proposed: Candidates,
+    goal: ranking.Goal,
+    watch: Watch,
+    *,
+    keep_interrupted: bool = False,
+    known: KnownPipelines | None = None,
 ) -> Explored:
     """Evaluate what may matter of some candidates, until the time of a watch is over.
 
     With ``keep_interrupted`` an interrupt ends it too, and what was found is returned.
     """
-    explorer = _Explorer(proposed, goal, watch)
+    explorer = _Explorer(proposed, goal, watch, known)
     try:
         explorer.run()
     except KeyboardInterrupt as interrupt:
@@ -220,7 +230,13 @@ def explore(
 
 
 class _Explorer:
-    def __init__(self, proposed: Candidates, goal: ranking.Goal, watch: Watch) -> None:
+    def __init__(
+        self,
+        proposed: Candidates,
+        goal: ranking.Goal,
+        watch: Watch,
+        known: KnownPipelines | None = None,
+    ) -> None:
         self.proposed, self.goal, self.watch = proposed, goal, watch
         self.stopped = ""
         self.illegal = Counter(proposed.illegal)
@@ -233,7 +249,7 @@ class _Explorer:
         are_planned = [isinstance(each, Setting) and each.planned for each in schedules.outcomes]
         planned = np.array(are_planned, np.bool_)[schedules.of_job[rows]]
         self.static, self.planned = rows[~planned], rows[planned]
-        self.known = KnownPipelines()
+        self.known = KnownPipelines() if known is None else known
         self.found: dict[int, ranking.Configuration] = {}
         self.seen = np.zeros(len(proposed), np.bool_)
         """Rows that were evaluated, or turned out to be impossible."""
@@ -285,7 +301,7 @@ class _Explorer:
 
     def _evaluate(self, rows: Ints) -> None:
         for part, evaluation in evaluate_possible(
-            self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known
+            self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known, THREADS
         ):
             steps, results = evaluation.steps, Results(evaluation)
             columns = (
@@ -300,7 +316,8 @@ class _Explorer:
             chosen = map(self.proposed.overrides, rows[part].tolist())
             numbers = (column.tolist() for column in columns)
             configurations = [*map(ranking.Configuration, chosen, *numbers, verdicts, values)]
-            self.standing.add(configurations)
+            if len(self.planned):
+                self.standing.add(configurations)
             self.found.update(zip(rows[part].tolist(), configurations, strict=True))
         self.seen[rows] = True
 
@@ -325,9 +342,8 @@ class _Explorer:
         pace, rest = Pace(), self._rest(orders)
         if len(rest) > FEW_ORDERS:
             for sample in rest.samples():
-                for place in range(len(sample)):
-                    if not self.watch.is_over:
-                        self._plan_some(sample.take(np.array([place])), pace)
+                if not self.watch.is_over:
+                    self._plan_some(sample, pace)
             rest = self._rest(orders)
         self.watch.expects(pace.seconds(rest))
         while len(rest):
@@ -342,7 +358,29 @@ class _Explorer:
 
     def _rest(self, orders: OpenOrders) -> OpenOrders:
         """Return the orders that may matter by what was found so far."""
-        return orders.take(~self.seen[orders.row]).rest(self.standing)
+        rest = orders.take(~self.seen[orders.row]).rest(self.standing)
+        return rest.take(self._may_matter(rest))
+
+    def _may_matter(self, orders: OpenOrders) -> Flags:
+        """Return which orders may be among the best, or on the front, bool[n].
+
+        To be on the front an order must hold less than all that is faster than its bound, and with
+        less memory its bound rises; so it goes on until it is beaten, or its bound stays.
+        """
+        value = orders.value.copy()
+        matters = value <= self.standing.last
+        rest = np.flatnonzero(~matters)
+        while len(rest):
+            most_bytes = self.standing.least_bytes(value[rest])
+            possible = orders.peak_bytes[rest] < most_bytes
+            rest, most_bytes = rest[possible], most_bytes[possible]
+            if len(rest):
+                legal = self.legal.take(orders.row[rest])
+                floor_s = floors_of_legal(legal, self.known, most_bytes).iteration_s
+                matters[rest] = floor_s <= value[rest]
+                value[rest] = floor_s
+                rest = rest[~matters[rest]]
+        return matters
 
     def _plan_some(self, orders: OpenOrders, pace: Pace) -> None:
         if not len(orders):

@@ -178,13 +178,20 @@ class Standing:
         A configuration is beaten where one that was found is better than its bound and needs no
         more memory than it does at the least.
         """
-        last = -self._best[0] if len(self._best) == self._goal.top else np.inf
+        return np.asarray((value <= self.last) | (peak_bytes < self.least_bytes(value)))
+
+    @property
+    def last(self) -> float:
+        """The value of the last of the best, infinite while there are too few."""
+        return -self._best[0] if len(self._best) == self._goal.top else np.inf
+
+    def least_bytes(self, value: Floats) -> Floats:
+        """Return the least memory of all that is better than each of n values, float64[n]."""
         values = np.array([-np.inf, *(each.value for each in self._front)])
         peaks = np.array([np.inf, *(each.peak_bytes for each in self._front)])
         # The front falls in memory: of all that are better, the last one needs least.
-        better = np.searchsorted(values, value, side="left") - 1
-        beaten = peaks[np.maximum(better, 0)] <= peak_bytes
-        return np.asarray((value <= last) | ~beaten)
+        least: Floats = peaks[np.maximum(np.searchsorted(values, value, side="left") - 1, 0)]
+        return least
 
 
 Noise = Callable[[Collection[str]], float]

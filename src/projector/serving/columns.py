@@ -100,7 +100,15 @@ def step_columns(deployments: Sequence[Deployment], **counts: Sequence[int]) -> 
     check_counts(each)
     devices, device = device_records([deployment.cluster for deployment in deployments])
     fabrics, exchanges, fabric = _fabrics(deployments)
-    exchange_codes = _exchanges(deployments)
+    kernel = {"low_latency": LOW_LATENCY, "deepep": DISPATCH}
+    codes = [
+        [
+            kernel.get(each.dispatcher, usual) if each.exchanges else NO_EXCHANGE
+            for usual in (LOW_LATENCY, DISPATCH)
+        ]
+        for each in deployments
+    ]
+    exchange_codes = np.array(codes, np.int64).reshape(-1, 2)
     extents = _step_shapes(deployments, each, exchange_codes)
     rows = layer_rows(deployments)
     rows["device"], rows["fabric"] = device, fabric
@@ -295,19 +303,6 @@ def _chunks(counts: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
         either("new_tokens", "prefill_tokens"),
         either("context", "prefill_context"),
     )
-
-
-def _exchanges(deployments: Sequence[Deployment]) -> Ints:
-    """Return int64[deployments, 2]: exchange of steps without and with prompts."""
-    kernel = {"low_latency": LOW_LATENCY, "deepep": DISPATCH}
-    codes = [
-        [
-            kernel.get(each.dispatcher, usual) if each.exchanges else NO_EXCHANGE
-            for usual in (LOW_LATENCY, DISPATCH)
-        ]
-        for each in deployments
-    ]
-    return np.array(codes, np.int64).reshape(-1, 2)
 
 
 def _fabrics(deployments: Sequence[Deployment]) -> tuple[Records, Records, Ints]:

@@ -4,9 +4,9 @@ Tokens may be proposed before the model verifies several of them in one step.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from projector.config._base import Config, Count, NotNegative
 from projector.config.cluster import ClusterConfig
@@ -191,7 +191,7 @@ class Deployment(Config):
     """Instructions that widen narrow weights and that loads do not hide, as a share of all of them;
     none given means that of ``hardware/engines.yaml``."""
 
-    engine: str = GENERIC
+    engine: Annotated[str, AfterValidator(engine_named)] = GENERIC
     """Inference engine, as ``hardware/engines.yaml`` names it: what it runs beside the model."""
 
     kv_cache_bytes: float = 2.0
@@ -275,11 +275,6 @@ class Deployment(Config):
             raise ConfigError(msg, key="weight_bits", value=bits, allowed=[*_WEIGHTS_OF_BITS])
         rest = {key: value for key, value in data.items() if key != "weight_bits"}
         return {**rest, "weights": _WEIGHTS_OF_BITS.get(bits)}
-
-    @field_validator("engine", mode="after")
-    @classmethod
-    def _engine_is_known(cls, name: str) -> str:
-        return engine_named(name)
 
     @field_validator("weights", mode="before")
     @classmethod

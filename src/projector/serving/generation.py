@@ -7,17 +7,10 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.errors import ConfigError
+from projector.serving import rates
 from projector.serving.columns import each_once
 from projector.serving.deployment import Deployment
 from projector.serving.points import StepGrid, grid_times, speculated_grid_times
-from projector.serving.rates import (
-    LoadGrid,
-    decode_times,
-    prefill_grid,
-    prefill_times,
-    prompts_of,
-    sent_caches,
-)
 from projector.serving.transfers import CacheTransfers
 
 DECODE_POINTS = 9
@@ -46,11 +39,11 @@ class GenerationTimes:
     """All further tokens."""
 
 
-def _grid(generations: Sequence[Generation]) -> LoadGrid:
+def _grid(generations: Sequence[Generation]) -> rates.LoadGrid:
     distinct, owner = each_once([each.deployment for each in generations])
     columns = {"batch": "batch", "context": "input_len", "output": "output_len"}
     values = {name: [getattr(each, own) for each in generations] for name, own in columns.items()}
-    return LoadGrid.of(distinct.items, deployment=owner, **values)
+    return rates.LoadGrid.of(distinct.items, deployment=owner, **values)
 
 
 def generation_times(generations: Sequence[Generation]) -> GenerationTimes:
@@ -60,7 +53,7 @@ def generation_times(generations: Sequence[Generation]) -> GenerationTimes:
     end together is kept.
     """
     grid, contexts = _grid(generations), [_contexts(each) for each in generations]
-    prefill = prefill_grid(replace(grid, prompts=grid.batch))
+    prefill = rates.prefill_grid(replace(grid, prompts=grid.batch))
     count = [len(each) for each in contexts]
     row = np.repeat(np.arange(len(grid)), count)
     steps = StepGrid.of(
@@ -147,9 +140,9 @@ def disaggregated_times(loads: Sequence[Generation]) -> DisaggregatedTimes:
         msg = "the deployment prefills on the devices that decode; give disaggregated"
         raise ConfigError(msg, key="disaggregated", allowed="fields of what prefills")
     grid = _grid(loads)
-    prompts, (prefill_s, interval_s, _) = prompts_of(grid), prefill_times(grid)
-    sent, exposed_s = sent_caches(grid, prompts, prefill_s)
-    decode = decode_times(grid)
+    prompts, (prefill_s, interval_s, _) = rates.prompts_of(grid), rates.prefill_times(grid)
+    sent, exposed_s = rates.sent_caches(grid, prompts, prefill_s)
+    decode = rates.decode_times(grid)
     own = [load.deployment for load in loads]
     token_s = decode.step_s_of(np.array([float(each.pp) for each in own])) / decode.tokens
     with np.errstate(divide="ignore"):

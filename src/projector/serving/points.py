@@ -18,13 +18,7 @@ from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.operations.emit import emit_inference
 from projector.operations.shapes import InferenceShapes, StepShapes
-from projector.serving.columns import (
-    COUNTS,
-    StepColumns,
-    check_counts,
-    step_columns,
-    step_counts,
-)
+from projector.serving import columns as cols
 from projector.serving.deployment import MTP, Deployment, further_token_module
 from projector.serving.step import StepTimes, cost_rows, finished, hosts_of, totals_of
 
@@ -79,12 +73,12 @@ class StepGrid(Grid):
     draft_tokens: Ints
     """Proposed tokens of each sequence that a decode step verifies beside its own one."""
 
-    usual: ClassVar = {"deployment": 0, **COUNTS}
+    usual: ClassVar = {"deployment": 0, **cols.COUNTS}
 
     @property
     def counts(self) -> dict[str, Ints]:
         """The columns that count something, by name."""
-        return {name: getattr(self, name) for name in COUNTS}
+        return {name: getattr(self, name) for name in cols.COUNTS}
 
 
 _CACHED = ("context", "prefill_context")
@@ -96,8 +90,8 @@ def grid_times(grid: StepGrid) -> StepTimes:
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < known:
         msg = f"steps name deployments 0 to {known - 1}, got {rows.min()} to {rows.max()}"
         raise ConfigError(msg, key="deployment", value=int(rows.max()), allowed=f"< {known}")
-    check_counts(grid.counts)
-    columns = step_columns(grid.deployments)
+    cols.check_counts(grid.counts)
+    columns = cols.step_columns(grid.deployments)
     first, of_step = _distinct(grid)
     none = np.zeros(len(first), np.int64)
     uncached = replace(grid.take(first), context=none, prefill_context=none)
@@ -116,7 +110,7 @@ def _distinct(grid: StepGrid) -> tuple[Ints, Ints]:
     return group_rows(*keys)
 
 
-def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Floats:
+def _totals(columns: cols.StepColumns, grid: StepGrid, *, core: bool) -> Floats:
     """Return the sums over the rows that attention to the cache has, or over all others."""
     parts = []
     for begin in range(0, max(1, len(grid)), CHUNK):
@@ -141,7 +135,7 @@ class _Gathered:
         return column
 
 
-def _spread(columns: StepColumns, grid: StepGrid) -> StepColumns:
+def _spread(columns: cols.StepColumns, grid: StepGrid) -> cols.StepColumns:
     """Return the columns of steps, from those of their deployments."""
     rows = grid.deployment
     shared = columns.extents
@@ -151,7 +145,7 @@ def _spread(columns: StepColumns, grid: StepGrid) -> StepColumns:
         for field in fields(columns)
         if field.name not in _TABLES
     }
-    own = step_counts(grid.counts, shared.attention_dp[rows], per_step["exchange_codes"])
+    own = cols.step_counts(grid.counts, shared.attention_dp[rows], per_step["exchange_codes"])
     extents = StepShapes(**{**of_steps, **own})
     gathered: Records = _Gathered(columns.shapes.rows, rows)  # type: ignore[assignment]  # read alike
     shapes = InferenceShapes(gathered, extents.tokens, extents.emitting)

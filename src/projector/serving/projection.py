@@ -171,7 +171,13 @@ class ServingProjection:
             **told(self, "fits verdict"),
             "prefill": {**self.prefill.to_dict(), "uncertainty": self.band_of(PREFILL).to_dict()},
             "decode": {**self.decode.to_dict(), "uncertainty": self.band_of(DECODE).to_dict()},
-            "memory": self._memory(),
+            "memory": {
+                **told(self.memory, "weights_gib"),
+                **told(self, "kv_cache_gib"),
+                **told(self.memory, "workspace_gib reserve_gib"),
+                **told(self, "peak_gib usable_gib"),
+                "device_memory_gib": float(self.deployment.cluster.device.hbm_gib),
+            },
             "usd_per_million_tokens": self.usd_per_million_tokens,
             **self._parts(),
             "provenance": self.provenance,
@@ -220,15 +226,6 @@ class ServingProjection:
             "derived": dict(self.derived),
             "defaults": {key: value for key, value in defaults.items() if value is not None},
             "device": {"name": device.name, **told(origins_of(device), "borrowed assumed")},
-        }
-
-    def _memory(self) -> dict[str, float]:
-        return {
-            **told(self.memory, "weights_gib"),
-            **told(self, "kv_cache_gib"),
-            **told(self.memory, "workspace_gib reserve_gib"),
-            **told(self, "peak_gib usable_gib"),
-            "device_memory_gib": float(self.deployment.cluster.device.hbm_gib),
         }
 
     def __repr__(self) -> str:

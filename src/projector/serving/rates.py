@@ -13,27 +13,15 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints, front_rows
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
+from projector.serving import points, transfers
 from projector.serving.deployment import Deployment, degrees
 from projector.serving.load import MAX_BATCH, Traffic
 from projector.serving.memory import ServingMemory, serving_memories
-from projector.serving.points import (
-    Grid,
-    SpeculatedTimes,
-    StepGrid,
-    grid_times,
-    speculated_grid_times,
-)
-from projector.serving.transfers import (
-    CacheTransfers,
-    cached_prefix,
-    exposed_transfer_s,
-    transfers_of,
-)
 from projector.units import to_ms
 
 
 @dataclass(frozen=True, slots=True)
-class LoadGrid(Grid):
+class LoadGrid(points.Grid):
     """Deployments under loads of equal requests; ``batch`` sequences generate on a replica."""
 
     context: Ints
@@ -139,25 +127,27 @@ def prompts_of(grid: LoadGrid) -> Ints:
     return np.where(grid.prompts > 0, grid.prompts, groups)
 
 
-def sent_caches(grid: LoadGrid, prompts: Ints, prefill_s: Floats) -> tuple[CacheTransfers, Floats]:
+def sent_caches(
+    grid: LoadGrid, prompts: Ints, prefill_s: Floats
+) -> tuple[transfers.CacheTransfers, Floats]:
     """Return the caches that loads send, and what of the time lies behind their prefill."""
-    sent = transfers_of(grid.deployments, grid.deployment, prompts, grid.context)
+    sent = transfers.transfers_of(grid.deployments, grid.deployment, prompts, grid.context)
     layers = _of_deployment(grid, lambda each: each.model.num_layers)
     layerwise = _of_deployment(
         grid, lambda each: bool(each.disaggregated and each.disaggregated.layerwise)
     )
     layers_s = sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise == 1
-    return sent, exposed_transfer_s(*layers_s)
+    return sent, transfers.exposed_transfer_s(*layers_s)
 
 
-def prefill_grid(grid: LoadGrid) -> StepGrid:
+def prefill_grid(grid: LoadGrid) -> points.StepGrid:
     """Return the prefill of each load in one step, without what a cached prefix spares."""
     prompts = prompts_of(grid)
     grid = replace(grid, deployments=tuple(each.prefill_side for each in grid.deployments))
     share = np.array([each.prefix_share for each in grid.deployments])[grid.deployment]
     page = _of_deployment(grid, lambda each: each.page_tokens)
-    cached = cached_prefix(share, grid.context, page)
-    return StepGrid.of(
+    cached = transfers.cached_prefix(share, grid.context, page)
+    return points.StepGrid.of(
         grid.deployments,
         deployment=grid.deployment,
         batch=0,
@@ -167,10 +157,10 @@ def prefill_grid(grid: LoadGrid) -> StepGrid:
     )
 
 
-def decode_grid(grid: LoadGrid) -> StepGrid:
+def decode_grid(grid: LoadGrid) -> points.StepGrid:
     """Return the decode step in the middle of a generation, of one of ``pp`` parts of the batch."""
     stages = _of_deployment(grid, lambda each: each.pp)
-    return StepGrid.of(
+    return points.StepGrid.of(
         grid.deployments,
         deployment=grid.deployment,
         batch=-(-grid.batch // stages),
@@ -184,12 +174,12 @@ def proposed(deployment: Deployment) -> int:
     return deployment.speculative.tokens if deployment.speculative else 0
 
 
-def decode_times(grid: LoadGrid) -> SpeculatedTimes:
+def decode_times(grid: LoadGrid) -> points.SpeculatedTimes:
     """Return the decode steps of loads, with what proposes tokens before them."""
-    return speculated_grid_times(decode_grid(grid))
+    return points.speculated_grid_times(decode_grid(grid))
 
 
-def chunk_grid(grid: LoadGrid) -> tuple[StepGrid, Ints]:
+def chunk_grid(grid: LoadGrid) -> tuple[points.StepGrid, Ints]:
     """Return the steps that prefill each load, and the first of each load.
 
     Each chunk reads what was cached before it.
@@ -217,7 +207,7 @@ def prefill_times(grid: LoadGrid) -> tuple[Floats, Floats, Ints]:
         return np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
     rows, of_load = group_rows(grid.deployment, grid.context, grid.prompts, grid.chunk)
     steps, first = chunk_grid(grid.take(rows))
-    times = grid_times(steps)
+    times = points.grid_times(steps)
     latency_s, interval_s = (
         np.add.reduceat(each, first)[of_load] for each in (times.latency_s, times.interval_s)
     )

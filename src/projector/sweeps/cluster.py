@@ -1,7 +1,8 @@
 """Chunks of a sweep as tasks of a Dask cluster: one on this machine, or any that is running.
 
 Rows come back to the caller, who alone writes, so that a folder is the same as that of local
-processes. A worker that is lost costs what it was computing: Dask gives that to another one.
+processes; into an object store workers write themselves. A worker that is lost costs what it was
+computing: Dask gives that to another one.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, lru_cache
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from projector.config.resources import data_dir
-from projector.config.space import Space
 from projector.distribution import install_command, package_version
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.sweeps.rows import Sweeper
@@ -105,13 +105,11 @@ class Cluster:
         with _told(self._client):
             return max(1, _threads(self._client))
 
-    def crew(
-        self, space: Space, axes: Mapping[str, str], chunk_points: int, most: int
-    ) -> "TaskCrew":
-        """Return the tasks of one sweep of at most ``most`` chunks."""
+    def crew(self, most: int, *of_sweeper: Any) -> "TaskCrew":
+        """Return the tasks of one sweep of at most ``most`` chunks; see `TaskCrew`."""
         if self._client is None:
             self._start(max(1, min(self._workers, most)))
-        return TaskCrew(self._client, space, axes, chunk_points)
+        return TaskCrew(self._client, *of_sweeper)
 
     def _start(self, workers: int) -> None:
         try:
@@ -150,12 +148,10 @@ class Cluster:
 class TaskCrew:
     """Tasks of one sweep on a cluster; leaving the context takes back what is not done."""
 
-    def __init__(
-        self, client: Any, space: Space, axes: Mapping[str, str], chunk_points: int
-    ) -> None:
+    def __init__(self, client: Any, *of_sweeper: Any) -> None:
+        """Begin with nothing done; ``of_sweeper`` is what makes a `Sweeper` in each worker."""
         # Spaces of classes that only the caller has are sent with their classes.
-        task = (space, dict(axes), chunk_points)
-        self._content: bytes = import_module("cloudpickle").dumps(task)
+        self._content: bytes = import_module("cloudpickle").dumps(of_sweeper)
         self._client = client
         self._name = f"projector-sweep-{uuid.uuid4().hex}"
         self._shipped: Any = None
@@ -239,8 +235,8 @@ def fingerprint() -> str:
 def task(content: bytes, wanted: str, chunk: int) -> bytes:
     """Project one chunk on a worker; return the pickle of an `answer`, which any worker may keep.
 
-    What goes wrong here is thus told apart from what Dask raises. ``content`` pickles the space,
-    the kinds of its axes and the points of a chunk; ``wanted`` is the `fingerprint` of whoever
+    What goes wrong here is thus told apart from what Dask raises. ``content`` pickles what a
+    `Sweeper` is made of; ``wanted`` is the `fingerprint` of whoever
     asks.
     """
     return pickle.dumps(answer(lambda: _project(content, wanted, chunk)))

@@ -19,6 +19,7 @@ from projector.errors import (
     check_working_folder,
 )
 from projector.sweeps.journal import Totals
+from projector.sweeps.places import folder_of, in_store, is_shared
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector
 from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
@@ -104,8 +105,9 @@ def sweep(
 
     Args:
         space (Space, mapping, str or Path): A space, or anything that ``load_space`` reads.
-        out (str or Path, optional): Folder of the Parquet dataset. The same call continues an
-            unfinished sweep and leaves a finished one as it is. Without, the rows stay in memory.
+        out (str or Path, optional): Folder of the Parquet dataset, or ``s3://bucket/folder`` (extra
+            ``cloud``). The same call continues an unfinished sweep and leaves a finished one as it
+            is. Without, the rows stay in memory.
         overwrite (bool): Whether a sweep that is at ``out`` goes first.
         verify (bool): Whether finished parts are read whole, and computed again where a checksum is
             wrong.
@@ -185,7 +187,7 @@ def _sweep(
         return SweepResult(plan, totals, seconds, totals.rows, parts=parts)
     if not isinstance(out, str | Path):
         raise ConfigError(f"out is a folder, got {out!r}", key="out", value=out, allowed="a path")
-    target = Path(out)
+    target = folder_of(out)
     if of_store["overwrite"] or not is_begun(target):
         _refuse_endless(space, plan, crew, local=cluster is None)
     with closing(Store(target, plan, **of_store)) as store:
@@ -242,10 +244,12 @@ def _parts(
     with ExitStack() as stack:
         parts: Iterator[Part]
         if cluster is not None:
-            crew = cluster.crew(space, axes, plan.chunk_points, chunks)
+            place = drafts if is_shared(drafts) else None
+            crew = cluster.crew(chunks, space, axes, plan.chunk_points, place)
             parts = stack.enter_context(crew).project(todo)
         else:
             is_long = points > MANY_POINTS or plan.is_slow
+            drafts = None if in_store(drafts) else drafts
             made = project_side_by_side(
                 todo, chunks, workers, space, axes, plan.chunk_points, drafts, is_long=is_long
             )

@@ -14,11 +14,13 @@ from projector.config.space_file import MOST_COLLECTIONS
 from projector.config.yaml_file import check_nesting
 from projector.errors import ConfigError, OutOfMemoryError
 from projector.files import refuse_special
+from projector.sweeps.places import in_store, joined, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MANIFEST, JOURNAL = "_sweep.json", "_chunks.jsonl"
+MANIFEST, JOURNAL, LINE = "_sweep.json", "_chunks.jsonl", "_chunk-"
+"""In a store, where no file grows, each line of the journal is an object, whose name begins so."""
 KEY = "out"
 
 MOST_REASONS = 1000
@@ -76,7 +78,8 @@ def entries(folder: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """Yield the lines of the journal with what they say; None for one that was cut short."""
     refuse_special(folder / JOURNAL, key=KEY)
     try:
-        stream = (folder / JOURNAL).open("rb")
+        is_file = not in_store(folder)
+        stream = (folder / JOURNAL).open("rb") if is_file else joined(folder.glob(f"{LINE}*"))
     except FileNotFoundError:
         return
     with stream:
@@ -110,7 +113,7 @@ def totals_of(entry: Mapping[str, Any]) -> Totals:
 def damage(
     folder: Path, entry: Mapping[str, Any], schema: "pa.Schema", *, verify: bool = False
 ) -> str:
-    """Say what is wrong with a part, as far as its size and its footer tell.
+    """Say what is wrong with a part, as far as its size and its footer tell; in a store, its size.
 
     ``verify`` also compares the checksums of its pages, which reads all of it.
     """
@@ -126,8 +129,10 @@ def damage(
         return "it is missing"
     if size != entry["bytes"]:
         return f"it has {size:,} bytes, not {entry['bytes']:,}"
+    if in_store(path) and not verify:
+        return ""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=verify) as part:
+        with pq.ParquetFile(readable(path), page_checksum_verification=verify) as part:
             rows, columns = part.metadata.num_rows, part.schema_arrow
             for group in range(part.num_row_groups if verify else 0):
                 part.read_row_group(group)

@@ -1,6 +1,5 @@
 """What a sweep found, in memory or on disk."""
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,10 @@ from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
 from projector.sweeps import journal
+from projector.sweeps.places import folder_of, readable
 from projector.sweeps.points import SLO
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
+from projector.sweeps.table import arrow_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,8 +135,12 @@ class SweepResult(Frame):
         cast = [table.cast(wanted) for table in tables]
         return pa.concat_tables(cast) if cast else wanted.empty_table()
 
-    def tables(self, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
+    def tables(
+        self, columns: Sequence[str] | None = None, rows: Ints | None = None
+    ) -> Iterator["pa.Table"]:
         """Yield the rows chunk by chunk; on disk only one of them is in memory.
+
+        Given ``rows``, int64[wanted], which rise, these alone; chunks without them are not read.
 
         Raises:
             ConfigError: If the files have changed since the sweep.
@@ -144,28 +149,34 @@ class SweepResult(Frame):
         import pyarrow.parquet as pq
 
         names = self._names(columns)
-        count = 0
+        begin = 0
         for name, source in self._files():
+            table = None
             try:
                 with pq.ParquetFile(source, page_checksum_verification=True) as part:
-                    table = part.read(columns=names).select(names)
+                    end = begin + part.metadata.num_rows
+                    wanted = None if rows is None else rows_within(rows, begin, end)
+                    if wanted is None or len(wanted):
+                        table = part.read(columns=names).select(names)
             except (MemoryError, OSError, KeyError, pa.ArrowException) as error:
                 if journal.is_of_memory(error):
                     raise journal.no_memory(name) from None
                 if journal.is_of_the_system(error):
                     raise journal.not_read(name, error) from None
                 raise _changed(name, f"it cannot be read ({error})") from None
-            count += len(table)
-            yield table
-        if count != self.rows:
-            where = Path(self.output or "memory")
-            raise _changed(where, f"it has {count:,} rows, not {self.rows:,}")
+            begin = end
+            if table is not None:
+                yield table if wanted is None else table.take(arrow_column(wanted))
+        if begin != self.rows:
+            where = folder_of(self.output or "memory")
+            raise _changed(where, f"it has {begin:,} rows, not {self.rows:,}")
 
     def _files(self) -> "Iterator[tuple[Path, Path | pa.BufferReader]]":
         import pyarrow as pa
 
         if self.output is not None:
-            yield from ((path, path) for path in part_paths(Path(self.output), self.plan))
+            for path in part_paths(folder_of(self.output), self.plan):
+                yield path, readable(path)
             return
         for part in self.parts:
             if part.content:
@@ -177,8 +188,8 @@ class SweepResult(Frame):
         Raises:
             ConfigError: If it cannot be written there.
         """
-        target = Path(path)
-        if self.output is not None and target.resolve() == Path(self.output).resolve():
+        target = folder_of(path)
+        if self.output is not None and target.resolve() == folder_of(self.output).resolve():
             return
         store = Store(target, self.plan, overwrite=overwrite)
         try:
@@ -193,7 +204,7 @@ class SweepResult(Frame):
         if self.output is None:
             yield from self.parts
             return
-        source = Path(self.output)
+        source = folder_of(self.output)
         for number, totals in stored_chunks(source):
             path = journal.part_path(source, number)
             try:
@@ -208,23 +219,25 @@ class SweepResult(Frame):
         """Return which rows of a table with ``ranking_columns`` are ranked."""
         worst = AT_RISK if self.allow_risk else FITS
         ranked = np.asarray(standings(table) <= VERDICTS.index(worst))
-        return ranked & (_floats(table, SLO) > 0.0) if SLO in self.plan.kinds else ranked
+        return ranked & (numbers(table, SLO) > 0.0) if SLO in self.plan.kinds else ranked
 
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
         """Return the ranked rows (fitting, or with ``allow_risk``) with the largest ``by``."""
         self._check_number(by)
-        best: list[tuple[float, int, dict[str, Any]]] = []
+        values, rows = np.zeros(0), np.zeros(0, np.int64)
         begin = 0
-        for table in self.tables():
-            values = np.where(self.is_ranked(table), _floats(table, by), np.nan)
-            order = np.argsort(-values, kind="stable")[:count].tolist()
-            for row in order:
-                value = float(values[row])
-                if not np.isnan(value) and (len(best) < count or value > best[0][0]):
-                    entry = (value, -(begin + row), table.slice(row, 1).to_pylist()[0])
-                    (heapq.heappush if len(best) < count else heapq.heapreplace)(best, entry)
+        for table in self.tables([by, *self.ranking_columns]):
+            found = numbers(table, by)
+            better = ~np.isnan(found) if len(values) < max(1, count) else found > values[-1]
+            chosen = np.flatnonzero(better)
+            chosen = chosen[self.is_ranked(table.take(arrow_column(chosen)))]
+            values = np.concatenate([values, found[chosen]])
+            rows = np.concatenate([rows, begin + chosen])
+            order = np.argsort(-values, kind="stable")[:count]
+            values, rows = values[order], rows[order]
             begin += len(table)
-        return [row for _, _, row in sorted(best, key=lambda entry: entry[:2], reverse=True)]
+        best: list[dict[str, Any]] = self._take(rows).to_pylist()
+        return best
 
     def pareto(
         self,
@@ -248,15 +261,15 @@ class SweepResult(Frame):
         values, rows, begin = np.zeros((0, len(directions))), np.zeros(0, np.int64), 0
         for table in self.tables([*directions, *self.ranking_columns]):
             signed = np.column_stack(
-                [_floats(table, name) * sign for name, sign in directions.items()]
+                [numbers(table, name) * sign for name, sign in directions.items()]
             )
             takes_part = ~np.isnan(signed).any(axis=1)
             if fits:
                 takes_part &= self.is_ranked(table)
-            numbers = np.flatnonzero(takes_part)
+            own = np.flatnonzero(takes_part)
             # The front of a front and what follows is the front of both, and stays small.
-            values = np.concatenate([values, signed[numbers]])
-            rows = np.concatenate([rows, begin + numbers])
+            values = np.concatenate([values, signed[own]])
+            rows = np.concatenate([rows, begin + own])
             front = _front(values)
             values, rows = values[front], rows[front]
             begin += len(table)
@@ -309,18 +322,17 @@ class SweepResult(Frame):
         """Return some rows in the given order, reading one chunk at a time."""
         import pyarrow as pa
 
-        order = np.argsort(rows, kind="stable")
-        wanted, taken, begin = rows[order], [], 0
-        for table in self.tables():
-            first, last = np.searchsorted(wanted, [begin, begin + len(table)]).tolist()
-            if last > first:
-                taken.append(table.take(pa.array(wanted[first:last] - begin)))
-            begin += len(table)
-        if not taken:
+        if not len(rows):
             return self.plan.schema().empty_table()
+        order = np.argsort(rows, kind="stable")
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
-        return pa.concat_tables(taken).take(pa.array(position))
+        return pa.concat_tables(self.tables(None, rows[order])).take(arrow_column(position))
+
+
+def rows_within(rows: Ints, begin: int, end: int) -> Ints:
+    """Return which of the rows from ``begin`` to before ``end`` some rising rows are."""
+    return rows[slice(*np.searchsorted(rows, [begin, end]))] - begin
 
 
 def standing(row: Mapping[str, Any]) -> str:
@@ -330,11 +342,9 @@ def standing(row: Mapping[str, Any]) -> str:
 
 def standings(table: "pa.Table") -> Ints:
     """Return `standing` of each row of a table with `VERDICT_COLUMNS`, as places in `VERDICTS`."""
-    import pyarrow.compute as pc
-
-    fits, safe = table.column("fits"), pc.equal(table.column("verdict"), FITS)
-    misses, doubtful = (~np.asarray(each.to_numpy(), np.bool_) for each in (fits, safe))
-    return misses.astype(np.int64) + doubtful
+    (verdict, texts), fits = codes(table, "verdict"), numbers(table, "fits") > 0.0
+    doubtful = np.array([text != FITS for text in texts], np.int64)
+    return (~fits).astype(np.int64) + doubtful[verdict]
 
 
 def _changed(path: Path, why: str) -> ConfigError:
@@ -345,10 +355,20 @@ def _changed(path: Path, why: str) -> ConfigError:
     return ConfigError(msg, key="out", value=str(path), allowed="the files of a sweep")
 
 
-def _floats(table: "pa.Table", name: str) -> Floats:
+def numbers(table: "pa.Table", name: str) -> Floats:
+    """Return a column of numbers, NaN where it is missing."""
     import pyarrow as pa
 
-    return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
+    chunks = table.column(name).cast(pa.float64()).chunks
+    # Arrow's own way loads pandas, where there is one.
+    found = [np.asarray(each) if each.null_count else np.from_dlpack(each) for each in chunks]
+    return np.concatenate([np.zeros(0), *found])
+
+
+def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:
+    """Return a column as positions in a list of its distinct values; None is one of them."""
+    column = table.column(name).combine_chunks().dictionary_encode("encode")
+    return np.from_dlpack(column.indices).astype(np.int64), column.dictionary.to_pylist()
 
 
 def _front(values: Floats) -> Ints:

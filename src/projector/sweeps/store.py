@@ -6,6 +6,8 @@ has a line for every finished chunk, ``_lock`` keeps two runs apart. Every file 
 place when it is complete, and a line is added after that, so that a run may end at any moment.
 Nobody waits for the disk: what a power cut has lost shows in the size or the footer of a part, and
 is computed again.
+In an object store objects appear whole, and lines of the journal are objects of their own. Nothing
+keeps two runs apart there; those of one sweep write the same.
 Workers of this machine write drafts of parts, whose names no other run has: one that outlives its
 caller for a moment does not meddle with the run that continues. Only the caller renames.
 """
@@ -27,6 +29,7 @@ from projector.envelope import SCHEMA_VERSION, told
 from projector.errors import ConfigError
 from projector.schedule.registry import SCHEDULES
 from projector.sweeps import journal
+from projector.sweeps.places import errors_of, in_store, listed, readable, write
 from projector.sweeps.table import arrow_types, optional_columns
 
 if TYPE_CHECKING:
@@ -218,7 +221,7 @@ class Store:
                 self._open(overwrite=overwrite, verify=verify)
             except ConfigError:
                 raise
-            except OSError as error:
+            except (OSError, errors_of(path)) as error:
                 raise not_written(path, error) from None
             except ValueError as error:
                 raise _refused(path, str(error)) from None
@@ -237,7 +240,7 @@ class Store:
         """Write the rows of a chunk and note it as finished."""
         chunk, content, totals, draft = part
         try:
-            if draft is not None:
+            if draft is not None and not in_store(self.path):
                 draft.path.replace(journal.part_path(self.path, chunk))
             elif content:
                 _write_whole(journal.part_path(self.path, chunk), content)
@@ -246,10 +249,13 @@ class Store:
                 "bytes": len(content) if draft is None else draft.size,
                 **asdict(totals),
             }
-            if self._journal is None:
-                self._journal = (self.path / journal.JOURNAL).open("ab", buffering=0)
-            _append(self._journal, _json(line).encode() + b"\n")
-        except OSError as error:
+            if in_store(self.path):
+                write(self.path / f"{journal.LINE}{chunk:06d}", _json(line).encode() + b"\n")
+            else:
+                if self._journal is None:
+                    self._journal = (self.path / journal.JOURNAL).open("ab", buffering=0)
+                _append(self._journal, _json(line).encode() + b"\n")
+        except errors_of(self.path) as error:
             raise not_written(self.path, error) from None
         self._done[chunk] = 1
         self.totals.add(totals)
@@ -262,16 +268,17 @@ class Store:
         self._journal = self._lock = None
 
     def _open(self, *, overwrite: bool, verify: bool) -> None:
-        path = self.path
+        path = listed(self.path)
         if path.exists() and not path.is_dir():
             raise _refused(path, "it is a file; a sweep is a folder")
-        if not path.parent.is_dir():
-            raise _refused(path, f"there is no folder {path.parent}")
-        path.mkdir(exist_ok=True)
+        if not in_store(path):
+            if not path.parent.is_dir():
+                raise _refused(path, f"there is no folder {path.parent}")
+            path.mkdir(exist_ok=True)
         if not (path / journal.MANIFEST).exists() and any(
             # A run that ended before it had said its name leaves these.
             entry.name != LOCK and not entry.name.startswith(NEW)
-            for entry in path.iterdir()
+            for entry in (path.iterdir() if path.exists() else ())
         ):
             raise _refused(path, "the folder holds something else than a sweep")
         read_only = self._take_lock()
@@ -294,14 +301,17 @@ class Store:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        paths, wanted = [*self.path.glob("part-*.parquet")], self.plan.schema().metadata
+        paths, wanted = self.path.glob("part-*.parquet"), self.plan.schema().metadata
         try:
-            return bool(paths) and all(pq.read_schema(path).metadata == wanted for path in paths)
+            held = [pq.read_schema(readable(path)).metadata for path in paths]
+            return bool(held) and all(metadata == wanted for metadata in held)
         except (OSError, pa.ArrowException):
             return False
 
     def _take_lock(self) -> OSError | None:
         """Keep other runs out; return why nothing can be written, where it cannot."""
+        if in_store(self.path):
+            return None
         try:
             self._lock = (self.path / LOCK).open("ab")
         except OSError as error:
@@ -321,14 +331,20 @@ class Store:
 
     def _begin(self) -> None:
         """Clear what is ours, parts first in case the run ends, and say which sweep this is."""
-        for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
+        for old in self._chunk_files():
             old.unlink()
         (self.path / journal.JOURNAL).unlink(missing_ok=True)
         self._write_manifest()
 
+    def _chunk_files(self) -> list[Path]:
+        names = "part-*.parquet", f"{NEW}*", f"{journal.LINE}*"
+        return [path for name in names for path in self.path.glob(name)]
+
     def _write_manifest(self) -> None:
-        content = json.dumps(json.loads(_json(self.plan.manifest())), indent=1, ensure_ascii=False)
-        _write_whole(self.path / journal.MANIFEST, f"{content}\n".encode())
+        # A line a key: `json` takes twenty times as long to indent all of it.
+        lines = (f"{_json(key)}: {_json(value)}" for key, value in self.plan.manifest().items())
+        content = ",\n ".join(sorted(lines))
+        _write_whole(self.path / journal.MANIFEST, f"{{\n {content}\n}}\n".encode())
 
     def _resume(self, read_only: OSError | None, *, verify: bool) -> None:
         schema = self.plan.schema()
@@ -349,7 +365,7 @@ class Store:
             return
         if read_only is not None:
             raise read_only
-        if not all_good:
+        if not all_good and not in_store(self.path):
             seen = bytearray(len(self._done))
             lines = []
             for line, entry in journal.entries(self.path):
@@ -358,20 +374,26 @@ class Store:
                     seen[chunk] = 1
                     lines.append(line)
             _write_whole(self.path / journal.JOURNAL, b"".join(lines))
-        done = (chunk for chunk, is_done in enumerate(self._done) if is_done)
+        done = [chunk for chunk, is_done in enumerate(self._done) if is_done]
         names = {journal.part_path(self.path, chunk).name for chunk in done}
-        for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
+        names |= {f"{journal.LINE}{chunk:06d}" for chunk in done}
+        for old in self._chunk_files():
             if old.name not in names:
                 old.unlink()
 
 
 def write_draft(drafts: Path, chunk: int, content: bytes | memoryview) -> Draft:
-    """Write the rows of a chunk where only the `Store` with these ``drafts`` looks for them."""
+    """Write the rows of a chunk where only the `Store` with these ``drafts`` looks for them.
+
+    In a store they are written to their place: whole, and the same whoever writes them.
+    """
     path = drafts.with_name(f"{drafts.name}{chunk:06d}")
+    if in_store(drafts):
+        path = journal.part_path(drafts.parent, chunk)
     try:
-        path.write_bytes(content)
-    except OSError as error:
-        with contextlib.suppress(OSError):
+        write(path, content)
+    except errors_of(drafts) as error:
+        with contextlib.suppress(errors_of(drafts)):
             path.unlink(missing_ok=True)
         raise not_written(drafts.parent, error) from None
     return Draft(path, len(content))
@@ -404,6 +426,7 @@ def is_begun(folder: Path) -> bool:
 
 def part_paths(folder: Path, plan: Plan) -> Iterator[Path]:
     """Yield the parts of a sweep in order."""
+    listed(folder)
     paths = (journal.part_path(folder, chunk) for chunk in range(plan.chunks))
     return (path for path in paths if path.is_file())
 
@@ -415,9 +438,9 @@ def stored_chunks(folder: Path) -> Iterator[tuple[int, journal.Totals]]:
             yield entry["chunk"], journal.totals_of(entry)
 
 
-def not_written(path: Path, error: OSError) -> ConfigError:
+def not_written(path: Path, error: Exception) -> ConfigError:
     """Return the error of a sweep that cannot be written."""
-    why = error.strerror or str(error)
+    why = getattr(error, "strerror", None) or str(error)
     return _refused(path, f"{why} (chunks that are finished are kept)")
 
 
@@ -469,6 +492,8 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _write_whole(target: Path, content: bytes) -> None:
+    if in_store(target):
+        return write(target, content)
     temporary = target.with_name(f"{NEW}{target.name}")
     try:
         temporary.write_bytes(content)

@@ -63,10 +63,11 @@ of each."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Without it each worker starts a thread for each processor, and all of them idle."""
 
-KEPT_MEMORY = {-3: 1 << 25, -1: (1 << 31) - 1}
-"""M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc, which otherwise hands the arrays of a chunk back
-and finds fresh pages for the next one: 28,000 page faults rather than 11,000 for half a million
-rows, 7 % of the rate. 32 MiB is the largest that every version takes."""
+MMAP_BYTES, KEPT_BYTES, LEFT_BYTES = 1 << 25, (1 << 31) - 1, 1 << 26
+"""M_MMAP_THRESHOLD of glibc and M_TRIM_THRESHOLD, within a sweep and behind it. It otherwise hands
+the arrays of a chunk back and finds fresh pages for the next one: 28,000 page faults rather than
+11,000 for half a million rows, 7 % of the rate. 32 MiB is the largest that every version takes, and
+glibc itself takes it, with 64 MiB, once such an array was let go."""
 
 ENDINGS = [signal.SIGINT, signal.SIGTERM]
 """Signals that end the caller and all its group."""
@@ -120,6 +121,7 @@ def project_side_by_side(
         own.learn()
     others: _Others | None = None
     with ExitStack() as stack:
+        stack.enter_context(keeping_memory())
         if drafts is not None:
             # When nobody writes any more. What was taken has another name by then.
             stack.callback(remove_drafts, drafts)
@@ -431,8 +433,25 @@ def take_over() -> None:
     _alone.add(os.getpid())
     os.environ.update(ONE_THREAD)
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    _keep_memory(KEPT_BYTES)
+
+
+@contextmanager
+def keeping_memory() -> Iterator[None]:
+    """Keep the memory of arrays that are let go, and give it back behind."""
+    _keep_memory(KEPT_BYTES)
+    try:
+        yield
+    finally:
+        if os.getpid() not in _alone:
+            _keep_memory(LEFT_BYTES)
+            with suppress(AttributeError, OSError, TypeError):
+                ctypes.CDLL(None).malloc_trim(0)
+
+
+def _keep_memory(trim_bytes: int) -> None:
     with suppress(AttributeError, OSError, TypeError):
-        for name, value in KEPT_MEMORY.items():
+        for name, value in (-3, MMAP_BYTES), (-1, trim_bytes):
             ctypes.CDLL(None).mallopt(name, value)
 
 

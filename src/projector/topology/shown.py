@@ -30,14 +30,8 @@ def show_node(topology: Topology) -> dict[str, Any]:
         "packages": [list(members) for members in topology.packages],
         "vertices": _vertices(topology.vertices),
         "tiers": [
-            {
-                "tier": name,
-                "links": link.width,
-                "gb_per_s": link.gb_per_s,
-                "latency_us": link.latency_us,
-                "bundles": sum(other.tier == name for other in topology.links),
-            }
-            for name, link in {link.tier: link for link in topology.links}.items()
+            _link(link) | {"bundles": sum(other.tier == link.tier for other in topology.links)}
+            for link in {link.tier: link for link in topology.links}.values()
         ],
         "links": _links(topology.links),
         "rates": _rates(topology),
@@ -46,18 +40,18 @@ def show_node(topology: Topology) -> dict[str, Any]:
 
 
 def _vertices(vertices: Iterable[Vertex]) -> list[dict[str, Any]]:
-    return [
-        {"name": each.end, "kind": each.kind, "group": each.group, "parts": each.parts}
-        for each in vertices
-    ]
+    return [{"name": each.end, **told(each, "kind group parts")} for each in vertices]
 
 
 def _links(links: Iterable[Link]) -> list[dict[str, Any]]:
-    return [
-        {"a": each.a, "b": each.b, "tier": each.tier, "links": each.width,
-         "gb_per_s": each.gb_per_s, "latency_us": each.latency_us}
-        for each in links
-    ]  # fmt: skip
+    return [told(each, "a b") | _link(each) for each in links]
+
+
+def _link(link: Link) -> dict[str, Any]:
+    return {"tier": link.tier, "links": link.width, **told(link, "gb_per_s latency_us")}
+
+
+_RATES = ("ring_gb_per_s", "exchange_gb_per_s", "pair_gb_per_s")
 
 
 def _rates(topology: Topology) -> list[dict[str, Any]]:
@@ -66,12 +60,7 @@ def _rates(topology: Topology) -> list[dict[str, Any]]:
         return []
     rates = local_rates(topology)
     return [
-        {
-            "devices": int(n),
-            "ring_gb_per_s": float(rates.ring_gb_per_s[n]),
-            "exchange_gb_per_s": float(rates.exchange_gb_per_s[n]),
-            "pair_gb_per_s": float(rates.pair_gb_per_s[n]),
-        }
+        {"devices": int(n), **{name: float(getattr(rates, name)[n]) for name in _RATES}}
         for n in np.flatnonzero(rates.ring_gb_per_s)
     ]
 
@@ -89,10 +78,9 @@ def show_matrix(
         "node": topology.node.name,
         "route": checked,
         "engine": engine,
-        "devices": list(matrices.devices),
-        "hops": [list(row) for row in matrices.hops],
+        **told(matrices, "devices hops"),
         "bandwidth_gb_per_s": [list(row) for row in matrices.gb_per_s],
-        "latency_us": [list(row) for row in matrices.latency_us],
+        **told(matrices, "latency_us"),
     }
 
 
@@ -197,8 +185,7 @@ def show_cluster(cluster: Cluster) -> dict[str, Any]:
         "network": network.name,
         "hosts": cluster.hosts,
         "devices": cluster.hosts * network.gpus_per_node,
-        "pods": cluster.pods,
-        "zones": cluster.zones,
+        **told(cluster, "pods zones"),
         "rail_optimised": network.rail_optimised,
         "adapters": network.nics_per_node,
         "adapter_gb_per_s": cluster.adapter_gb_per_s,
@@ -314,12 +301,10 @@ def _row(
         "gb_per_s": rate,
         "total_gb_per_s": rate * (2.0 if both_directions or way.place == "local" else 1.0),
         "peak_gb_per_s": way.gb_per_s,
-        "low_gb_per_s": way.low_gb_per_s,
-        "high_gb_per_s": way.high_gb_per_s,
+        **told(way, "low_gb_per_s high_gb_per_s"),
         "link_gb_per_s": way.route.gb_per_s if np.isfinite(way.route.gb_per_s) else None,
         "latency_us": way.latency_us,
-        "path": list(way.route.path),
-        "hops": way.route.hops,
+        **told(way.route, "path hops"),
         "compute_units": way.numbers.compute_units,
     }
 

@@ -13,24 +13,8 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.trace import events as ev
+from projector.trace import kineto_events as raw
 from projector.trace.events import NS_PS, Events, Link, Problem, RankTrace, Samples
-from projector.trace.kineto_events import (
-    COLUMNS,
-    FAR_US,
-    MALFORMED,
-    US_PS,
-    Arrow,
-    Batch,
-    Inexact,
-    Plan,
-    TrackValue,
-    collect,
-    identity,
-    load_event_names,
-    number,
-    plain_detail,
-    printable,
-)
 from projector.trace.pieces import Opening, Piece, Scanner, Workers, cut, parse_around
 from projector.trace.sources import COULD_BE_READ, Notes, Source
 
@@ -44,7 +28,7 @@ Told = Callable[[int, int], None]
 """Called with the bytes read of a file and the events found in it."""
 
 _KIND, _NAME, _PROCESS, _THREAD, _DETAIL = (
-    COLUMNS.index(name) for name in ("kind", "name", "process", "thread", "detail")
+    raw.COLUMNS.index(name) for name in ("kind", "name", "process", "thread", "detail")
 )
 
 
@@ -70,8 +54,8 @@ def read_kineto(
     # The plan for a file: only our own say that they keep picoseconds.
     other = head.get("otherData")
     grid_ps = other.get("time_grid_ps") if isinstance(other, dict) else None
-    is_grid = isinstance(grid_ps, int) and 0 < grid_ps <= US_PS and US_PS % grid_ps == 0
-    found = Found(Plan(grid_ps if is_grid and isinstance(grid_ps, int) else NS_PS), notes)
+    is_grid = isinstance(grid_ps, int) and 0 < grid_ps <= raw.US_PS and raw.US_PS % grid_ps == 0
+    found = Found(raw.Plan(grid_ps if is_grid and isinstance(grid_ps, int) else NS_PS), notes)
     scanner = Scanner(notes, bare=opening.bare, grid_ps=found.plan.grid_ps)
     behind = _read_events(source, opening, found, scanner, workers, told)
     around = parse_around(opening.head, behind, AROUND, notes)
@@ -85,7 +69,7 @@ def read_kineto(
 def _read_events(
     source: Source, opening: Opening, found: "Found", scanner: Scanner, workers: Workers, told: Told
 ) -> bytes:
-    waiting: deque[tuple[Piece, Future[Batch | None] | None]] = deque()
+    waiting: deque[tuple[Piece, Future[raw.Batch | None] | None]] = deque()
     pieces = cut(source, opening)
     behind = b""
     while True:
@@ -108,22 +92,22 @@ def _read_events(
         told(source.read_bytes, found.events)
 
 
-class Found(Batch):
+class Found(raw.Batch):
     """What the pieces of a file held, with common tables of names and details."""
 
-    def __init__(self, plan: Plan, notes: Notes) -> None:
+    def __init__(self, plan: raw.Plan, notes: Notes) -> None:
         super().__init__()
         self.plan, self.notes = plan, notes
-        self.batches: list[Batch] = []
+        self.batches: list[raw.Batch] = []
 
-    def collect(self, events: list[Any]) -> Batch:
+    def collect(self, events: list[Any]) -> raw.Batch:
         """Return what is found in events that were parsed one by one."""
         try:
-            return collect(events, self.plan)
-        except Inexact:
-            return collect(events, Plan(self.plan.grid_ps, exact=True))
+            return raw.collect(events, self.plan)
+        except raw.Inexact:
+            return raw.collect(events, raw.Plan(self.plan.grid_ps, exact=True))
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: raw.Batch) -> None:
         """Take a batch, whose rows then point into the common tables."""
         for text, (times, events) in batch.problems.items():
             for event in events[:-1]:
@@ -149,9 +133,9 @@ class Found(Batch):
         """Take what begins and ends as two events (``B`` and ``E``) as one."""
         open_edges: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
         whole = []
-        stamped = (edge for edge in self.edges if number(edge.get("ts")) is not None)
+        stamped = (edge for edge in self.edges if raw.number(edge.get("ts")) is not None)
         for edge in sorted(stamped, key=lambda edge: Decimal(str(edge["ts"]))):
-            line = identity(edge.get("pid", -1)), identity(edge.get("tid", -1))
+            line = raw.identity(edge.get("pid", -1)), raw.identity(edge.get("tid", -1))
             if edge["ph"] == "B":
                 open_edges.setdefault(line, []).append(edge)
             elif stack := open_edges.get(line):
@@ -173,7 +157,9 @@ class Found(Batch):
         """Find the kinds of events without category by their processes; leave out the others."""
         lines = {line: device for line in self.labels if (device := self._device(line)) is not None}
         names = list(self.names)
-        begins = {n: ev.KINDS.index(e.value) for n, e in load_event_names().device_events.items()}
+        begins = {
+            n: ev.KINDS.index(e.value) for n, e in raw.load_event_names().device_events.items()
+        }
         for batch in self.batches:
             rows = batch.rows
             for row in np.flatnonzero(rows[:, _KIND] == ev.UNTOLD).tolist():
@@ -191,7 +177,7 @@ class Found(Batch):
         self.batches = [batch for batch in self.batches if len(batch.rows)]
 
     def _device(self, line: tuple[int, int]) -> int | None:
-        known = load_event_names()
+        known = raw.load_event_names()
         process = re.match(known.device_process.value, self.labels.get((line[0], -1), ""))
         is_stream = self.labels[line].startswith(known.device_stream.value)
         return int(process[1]) if process and is_stream and len(process[1]) < 10 else None
@@ -210,13 +196,13 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
             "",
         )
     # The zero is a whole number of microseconds, so that it is one of nanoseconds, too.
-    zero_us = min((b.zero_us + int(b.start_ps.min()) // US_PS for b in batches), default=0)
+    zero_us = min((b.zero_us + int(b.start_ps.min()) // raw.US_PS for b in batches), default=0)
     zero_ns = _whole(around.get("baseTimeNanoseconds"), 0) + zero_us * NS_PS
-    names = tuple(map(printable, found.names))
+    names = tuple(map(raw.printable, found.names))
     clock = _Clock(found.plan.grid_ps, zero_us)
-    events, details = _columns(batches, zero_us), tuple(map(plain_detail, found.facts))
+    events, details = _columns(batches, zero_us), tuple(map(raw.plain_detail, found.facts))
     held = [  # what the framework holds on each device, as it changes
-        TrackValue(
+        raw.TrackValue(
             use.us,
             "memory_bytes",
             {use.device: use.allocated_bytes, f"{use.device} reserved": use.reserved_bytes},
@@ -258,25 +244,25 @@ def _is_own(around: Mapping[str, Any]) -> bool:
     return str(_mapping(around.get("otherData")).get("producer", "")).startswith("projector")
 
 
-def _near(batches: list[Batch], notes: Notes) -> list[Batch]:
+def _near(batches: list[raw.Batch], notes: Notes) -> list[raw.Batch]:
     """Return the batches whose stamps int64 picoseconds can hold together."""
     if not batches:
         return []
     middle = sorted(batch.zero_us for batch in batches)[len(batches) // 2]
-    near = [batch for batch in batches if abs(batch.zero_us - middle) < FAR_US]
+    near = [batch for batch in batches if abs(batch.zero_us - middle) < raw.FAR_US]
     left = sum(len(batch.rows) for batch in batches) - sum(len(batch.rows) for batch in near)
     if left:
         notes.add("an event has a stamp far from the others and is left out", "", left)
     return near
 
 
-def _columns(batches: list[Batch], zero_us: int) -> Events:
+def _columns(batches: list[raw.Batch], zero_us: int) -> Events:
     if not batches:
         return Events.empty()
-    starts = [batch.start_ps + (batch.zero_us - zero_us) * US_PS for batch in batches]
+    starts = [batch.start_ps + (batch.zero_us - zero_us) * raw.US_PS for batch in batches]
     columns = {
         name: np.concatenate([batch.rows[:, i] for batch in batches])
-        for i, name in enumerate(COLUMNS)
+        for i, name in enumerate(raw.COLUMNS)
     }
     return Events(
         start_ps=np.concatenate(starts),
@@ -292,17 +278,17 @@ class _Clock(NamedTuple):
     def ps(self, us: Any) -> int | None:
         """Return a time in exact arithmetic; None if int64 cannot hold it."""
         after_us = Decimal(str(us)) - self.zero_us
-        if not abs(after_us) < 2 * FAR_US:
+        if not abs(after_us) < 2 * raw.FAR_US:
             return None
-        return round(after_us * US_PS / self.grid_ps) * self.grid_ps
+        return round(after_us * raw.US_PS / self.grid_ps) * self.grid_ps
 
 
-def _links(arrows: list[Arrow], clock: _Clock) -> tuple[Link, ...]:
+def _links(arrows: list[raw.Arrow], clock: _Clock) -> tuple[Link, ...]:
     """Join the halves of arrows: each end goes to the last begin of its number before it."""
     timed = [
         (at, not arrow.begins, arrow) for arrow in arrows if (at := clock.ps(arrow.us)) is not None
     ]
-    begun: dict[str, tuple[int, Arrow]] = {}
+    begun: dict[str, tuple[int, raw.Arrow]] = {}
     links = []
     for at, _, arrow in sorted(timed, key=lambda half: half[:2]):
         if arrow.begins:
@@ -313,7 +299,7 @@ def _links(arrows: list[Arrow], clock: _Clock) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def _tracks(values: list[TrackValue], clock: _Clock, path: Path) -> Iterable[Samples]:
+def _tracks(values: list[raw.TrackValue], clock: _Clock, path: Path) -> Iterable[Samples]:
     """Yield each counter track; a series keeps its value until it has another."""
     timed = [(v.track, at, v.values) for v in values if (at := clock.ps(v.us)) is not None]
     timed.sort(key=lambda value: value[:2])
@@ -342,7 +328,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _whole(value: Any, other: int) -> int:
     """Return a number without fraction that int64 holds, or the other."""
-    found = number(value) if not isinstance(value, int) else value
+    found = raw.number(value) if not isinstance(value, int) else value
     if found is None or isinstance(found, bool) or not -(1 << 62) < found < 1 << 62:
         return other
     return int(found)
@@ -353,9 +339,9 @@ def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     listed = distributed.get("pg_config")
     for group in listed if isinstance(listed, list) else ():
         try:
-            name = printable(str(group["pg_name"]))
+            name = raw.printable(str(group["pg_name"]))
             groups[name] = tuple(int(rank) for rank in group.get("ranks", ()))
-        except MALFORMED:
+        except raw.MALFORMED:
             continue
     return groups
 
@@ -364,11 +350,11 @@ def _devices(around: Mapping[str, Any]) -> tuple[str, ...]:
     listed = around.get("deviceProperties")
     found = [_mapping(device) for device in listed] if isinstance(listed, list) else []
     named = [(_whole(d.get("id"), i), str(d.get("name", ""))) for i, d in enumerate(found)]
-    return tuple(printable(name) for _, name in sorted(named))
+    return tuple(raw.printable(name) for _, name in sorted(named))
 
 
 def _vendor(around: Mapping[str, Any], names: Iterable[str]) -> str:
-    known = load_event_names()
+    known = raw.load_event_names()
     told = [entry.value for key, entry in known.vendor_keys.items() if key in around]
     tables = ((_devices(around), known.vendor_devices), (names, known.vendor_calls))
     begun = (

@@ -10,25 +10,18 @@ from itertools import pairwise
 import numpy as np
 
 from projector.arrays import Flags, Ints
+from projector.trace import host
 from projector.trace import names as tables
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
 from projector.trace.groups import begins, last_known, values_at
-from projector.trace.host import (
-    HostPhases,
-    Modules,
-    Stack,
-    annotated_iterations,
-    forward_operators,
-    is_node,
-)
 
 MOST_COMPARED = 4096
 """Operations that two layers are compared over; no layer has as many."""
 
 
 def host_layers(
-    trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules, forward: Ints,
-    instance: Ints, attends: Flags, notes: list[str],
+    trace: RankTrace, stack: host.Stack, phases: host.HostPhases, modules: host.Modules,
+    forward: Ints, instance: Ints, attends: Flags, notes: list[str],
 ) -> Ints:  # fmt: skip
     """Return the layer of each event of the host, -1 outside layers.
 
@@ -60,7 +53,7 @@ def host_layers(
     return _of_backward(trace, stack, phases, forward, layer)
 
 
-def _of_wrappers(trace: RankTrace, stack: Stack, layer: Ints) -> Ints:
+def _of_wrappers(trace: RankTrace, stack: host.Stack, layer: Ints) -> Ints:
     """Give operators that only hold others, such as a checkpoint, the layer of what they hold."""
     events = trace.events
     wraps = tables.fits(trace.names, tables.load_trace_names().wrappers)
@@ -79,7 +72,7 @@ def _of_wrappers(trace: RankTrace, stack: Stack, layer: Ints) -> Ints:
 
 
 def _of_backward(
-    trace: RankTrace, stack: Stack, phases: HostPhases, forward: Ints, layer: Ints
+    trace: RankTrace, stack: host.Stack, phases: host.HostPhases, forward: Ints, layer: Ints
 ) -> Ints:
     """Give the backward the layer of its forward.
 
@@ -103,7 +96,7 @@ def _of_backward(
 
 
 def _by_attention(
-    trace: RankTrace, stack: Stack, phases: HostPhases, instance: Ints, attends: Flags
+    trace: RankTrace, stack: host.Stack, phases: host.HostPhases, instance: Ints, attends: Flags
 ) -> Ints:
     """Infer layers from attention: each forward has one in each layer.
 
@@ -127,7 +120,7 @@ def _by_attention(
     # Sequences of one forward: the backward, the optimizer, the begin of an iteration or a message
     # of a pipeline stands between two of them.
     marks = phases.engine | (phases.mark > 0) | _messages(trace, stack)
-    starts, _, _ = annotated_iterations(events, trace.names)
+    starts, _, _ = host.annotated_iterations(events, trace.names)
     cuts = np.searchsorted(
         np.sort(np.concatenate([events.start_ps[marks], starts])),
         events.start_ps[operators], "right",
@@ -137,7 +130,7 @@ def _by_attention(
     return values_at(layer, stack.nearest(layer >= 0))
 
 
-def _messages(trace: RankTrace, stack: Stack) -> Flags:
+def _messages(trace: RankTrace, stack: host.Stack) -> Flags:
     """Return which events are messages that no operator holds: those of a pipeline."""
     events = trace.events
     messages = tables.load_trace_names().messages
@@ -208,8 +201,8 @@ class Operations:
 
 
 def name_operations(
-    trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules, attends: Flags,
-    notes: list[str],
+    trace: RankTrace, stack: host.Stack, phases: host.HostPhases, modules: host.Modules,
+    attends: Flags, notes: list[str],
 ) -> Operations:  # fmt: skip
     """Name the operation of each event of the host.
 
@@ -218,7 +211,7 @@ def name_operations(
     autograd, and named as its forward.
     """
     events = trace.events
-    forward = forward_operators(trace, stack)
+    forward = host.forward_operators(trace, stack)
     instance = _instances(trace, stack, phases, modules)
     layer = host_layers(trace, stack, phases, modules, forward, instance, attends, notes)
     module = stack.nearest(modules.is_call)
@@ -226,7 +219,7 @@ def name_operations(
     name = np.where(instance >= 0, events.name[of], NONE)
     inside = np.where(
         (instance >= 0) & (module[of] >= 0) & (events.kind[of] == OPERATOR)
-        & ~(phases.engine[of] | is_node(events)[of]),
+        & ~(phases.engine[of] | host.is_node(events)[of]),
         events.name[np.maximum(module[of], 0)], NONE,
     )  # fmt: skip
     ordinal = _ordinals(trace, phases, instance, name, inside, layer)
@@ -237,10 +230,12 @@ def name_operations(
     return Operations(label, instance, linked, layer, tuple(labels))
 
 
-def _instances(trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules) -> Ints:
+def _instances(
+    trace: RankTrace, stack: host.Stack, phases: host.HostPhases, modules: host.Modules
+) -> Ints:
     events = trace.events
     table = tables.load_trace_names()
-    node = is_node(events)
+    node = host.is_node(events)
     bounds = phases.engine | node
     ranges = (events.kind == ANNOTATION) & ~modules.is_call
     frame = tables.fits(trace.names, table.frames)
@@ -271,7 +266,7 @@ def _instances(trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modu
 
 
 def _ordinals(
-    trace: RankTrace, phases: HostPhases, instance: Ints, name: Ints, inside: Ints, layer: Ints
+    trace: RankTrace, phases: host.HostPhases, instance: Ints, name: Ints, inside: Ints, layer: Ints
 ) -> Ints:
     """Tell operators apart that one layer has several times: -1 for all others."""
     events = trace.events
@@ -293,7 +288,7 @@ def _ordinals(
 
 
 def _labels(
-    trace: RankTrace, modules: Modules, instance: Ints, name: Ints, inside: Ints, ordinal: Ints
+    trace: RankTrace, modules: host.Modules, instance: Ints, name: Ints, inside: Ints, ordinal: Ints
 ) -> tuple[Ints, list[str]]:
     own = np.unique(instance[instance >= 0])
     triples = np.stack([name[own], inside[own], ordinal[own]], axis=1)
@@ -310,7 +305,7 @@ def _labels(
     return label[instance], labels
 
 
-def _text(trace: RankTrace, modules: Modules, name: int, inside: int, ordinal: int) -> str:
+def _text(trace: RankTrace, modules: host.Modules, name: int, inside: int, ordinal: int) -> str:
     if name < 0:
         return ""
     if name in modules.label:

@@ -19,17 +19,8 @@ from projector.arrays import Ints
 from projector.distribution import install_command
 from projector.errors import ConfigError
 from projector.trace import events as ev
+from projector.trace import profiler_tables as tables
 from projector.trace.events import NONE, Problem, RankTrace
-from projector.trace.profiler_tables import (
-    Column,
-    Rows,
-    Table,
-    call_kind,
-    copy_names,
-    load_formats,
-    read_table,
-    whole_numbers,
-)
 from projector.trace.sources import Notes, Source
 
 HEAD_BYTES = 65_536
@@ -62,10 +53,10 @@ def _csv_kind(head: str) -> str:
     lines = head.splitlines()
     headings = lines[0].replace('"', "").split(",") if lines else []
     empty = np.zeros(0, np.int64)
-    return kind_of(Table("", tuple(headings), tuple(empty for _ in headings), empty, ()))
+    return kind_of(tables.Table("", tuple(headings), tuple(empty for _ in headings), empty, ()))
 
 
-def kind_of(table: Table) -> str:
+def kind_of(table: tables.Table) -> str:
     """Return ``kernels``, ``calls`` or ``copies``, nothing for what is no part of a trace."""
     if not table.has("start_ns", "end_ns") or table.has("counter"):
         return ""
@@ -83,7 +74,7 @@ def group_files(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
         name = path.name.removesuffix(".gz")
         stem = name.removesuffix(".csv")
         if stem != name:
-            endings = load_formats().file_endings.value
+            endings = tables.load_formats().file_endings.value
             ending = next((each for each in endings if stem.endswith(each)), "")
             name = "csv:" + stem.removesuffix(ending).rstrip("_") if ending else name
         groups.setdefault((path.parent, name), []).append(path)
@@ -101,11 +92,11 @@ def read_rocprof(paths: Sequence[Path]) -> list[RankTrace]:
 
 
 def _read_csv(paths: Sequence[Path]) -> RankTrace:
-    rows = Rows()
+    rows = tables.Rows()
     problems: list[Problem] = []
     modern = False
     for path in paths:
-        table = read_table(path, heading=_HEADING)
+        table = tables.read_table(path, heading=_HEADING)
         problems += table.problems
         modern = modern or table.has("correlation")
         _take(table, rows)
@@ -114,7 +105,7 @@ def _read_csv(paths: Sequence[Path]) -> RankTrace:
     )
 
 
-def _take(table: Table, rows: Rows) -> None:
+def _take(table: tables.Table, rows: tables.Rows) -> None:
     which = kind_of(table)
     if which == "kernels":
         _take_kernels(table, rows)
@@ -124,7 +115,7 @@ def _take(table: Table, rows: Rows) -> None:
         _take_calls(table, rows)
 
 
-def _take_kernels(table: Table, rows: Rows) -> None:
+def _take_kernels(table: tables.Table, rows: tables.Rows) -> None:
     """Take dispatches: of `rocprofv3`'s kernel trace, or of results of older ones."""
     stream = table.ints("stream")
     if np.isin(stream, (0, NONE)).all():
@@ -140,11 +131,11 @@ def _take_kernels(table: Table, rows: Rows) -> None:
     )
 
 
-def _spans(table: Table) -> dict[str, Any]:
+def _spans(table: tables.Table) -> dict[str, Any]:
     return {n: table.ints(n) for n in ("start_ns", "end_ns", "correlation")} | {"table": table}
 
 
-def _work_items(table: Table, what: str) -> Ints:
+def _work_items(table: tables.Table, what: str) -> Ints:
     """Return int64[rows, 3], the extents of a grid or of a group."""
     if table.has(f"{what}_x"):
         return np.stack([table.ints(f"{what}_{axis}") for axis in "xyz"], axis=1)
@@ -153,14 +144,14 @@ def _work_items(table: Table, what: str) -> Ints:
     return np.stack([whole, known, known], axis=1)
 
 
-def _take_copies(table: Table, rows: Rows) -> None:
+def _take_copies(table: tables.Table, rows: tables.Rows) -> None:
     directions = table.text("direction") or ()
     source, target = table.ints("source_device"), table.ints("target_device")
     sizes = table.ints("bytes").tolist()
     to_host = np.array(["DEVICE_TO_HOST" in each for each in directions], bool)
     rows.add(
         kind=ev.COPY,
-        names=copy_names(directions),
+        names=tables.copy_names(directions),
         process=np.where(to_host, source, target),
         thread=table.ints("stream"),
         detail=np.array([rows.fact(bytes=size) if size > 0 else NONE for size in sizes], np.int64),
@@ -168,11 +159,11 @@ def _take_copies(table: Table, rows: Rows) -> None:
     )
 
 
-def _take_calls(table: Table, rows: Rows) -> None:
+def _take_calls(table: tables.Table, rows: tables.Rows) -> None:
     """Take calls of HIP as launches and marked ranges as annotations."""
     domains = table.text("domain") or [""] * len(table)
     names = list(table.text("function") or ())
-    known = {domain: call_kind(domain) for domain in dict.fromkeys(domains)}
+    known = {domain: tables.call_kind(domain) for domain in dict.fromkeys(domains)}
     rows.skipped.update(domain for domain in domains if known[domain] == NONE)
     kinds = np.array([known[domain] for domain in domains], np.int64)
     if kernels := table.text("kernel"):
@@ -201,17 +192,17 @@ class Process:
     """What the file says of one process."""
 
     rows: dict[str, "array[int]"] = field(
-        default_factory=lambda: {name: array("Q") for name in load_formats().tool_records}
+        default_factory=lambda: {name: array("Q") for name in tables.load_formats().tool_records}
     )
     texts: dict[str, list[dict[str, Any]]] = field(
-        default_factory=lambda: {name: [] for name in load_formats().tool_texts}
+        default_factory=lambda: {name: [] for name in tables.load_formats().tool_texts}
     )
     counted: list[tuple[int, int, float]] = field(default_factory=list)
     """Record, handle of the counter and its value."""
 
     def columns(self, section: str) -> dict[str, Ints]:
         """Return the numbers of records of a section as int64, by their path."""
-        names = load_formats().tool_records[section]
+        names = tables.load_formats().tool_records[section]
         table = np.frombuffer(self.rows[section], np.uint64).reshape(-1, len(names))
         return {name: table[:, i].astype(np.int64) for i, name in enumerate(names)}
 
@@ -250,7 +241,7 @@ def _place(stream: IO[bytes] | gzip.GzipFile) -> int:
 
 
 def _slots() -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, str]], dict[str, str]]:
-    item, formats = f"{ROOT}.item", load_formats()
+    item, formats = f"{ROOT}.item", tables.load_formats()
     numbers = {
         f"{item}.{section}.item.{name}": (section, place)
         for section, names in formats.tool_records.items()
@@ -275,7 +266,9 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
     numbers, texts, ends = _slots()
     records = f"{ROOT}.item.{_COUNTED}.item.records.item"
     counter, amount = f"{records}.counter_id.handle", f"{records}.value"
-    empty = {section: [0] * len(names) for section, names in load_formats().tool_records.items()}
+    empty = {
+        section: [0] * len(names) for section, names in tables.load_formats().tool_records.items()
+    }
     row = {section: [*zeros] for section, zeros in empty.items()}
     process, handle = Process(), 0
     entry: dict[str, Any] = {}
@@ -316,7 +309,7 @@ def read_tool(path: Path) -> list[RankTrace]:
     problems: list[Problem] = []
     traces = []
     for process in read_processes(path, problems):
-        rows = Rows()
+        rows = tables.Rows()
         for name in _SECTIONS:
             _take(_as_table(process, name), rows)
         names = tuple(
@@ -330,7 +323,7 @@ def read_tool(path: Path) -> list[RankTrace]:
         problems = []
     if not traces:
         told = problems or [Problem(str(path), "", "no process in it, nothing read")]
-        traces.append(Rows().trace(path=str(path), which="rocprofv3", problems=told))
+        traces.append(tables.Rows().trace(path=str(path), which="rocprofv3", problems=told))
     return traces
 
 
@@ -377,10 +370,10 @@ _SECTIONS = ("kernel_dispatch", "memory_copy", "hip_api", "marker_api", "rccl_ap
 _BEYOND_HEADINGS = re.compile(r"^dispatch_info\.|\.handle$|\.internal$")
 
 
-def _as_table(process: Process, name: str) -> Table:
+def _as_table(process: Process, name: str) -> tables.Table:
     """Return the records of a section as the CSVs of rocprofv3 have them."""
     numbers = process.columns(f"buffer_records.{name}")
-    columns: dict[str, Column] = {_BEYOND_HEADINGS.sub("", n): c for n, c in numbers.items()}
+    columns: dict[str, tables.Column] = {_BEYOND_HEADINGS.sub("", n): c for n, c in numbers.items()}
     for agent in [each for each in numbers if each.endswith("agent_id.handle")]:
         columns[_BEYOND_HEADINGS.sub("", agent)] = _agents(process, numbers[agent])
     count = len(numbers["kind"])
@@ -394,7 +387,7 @@ def _as_table(process: Process, name: str) -> Table:
             names = [said.get(key, text) for key, text in zip(keys, names, strict=True)]
         columns["direction" if name == "memory_copy" else "function"] = names
         columns["process_id"] = np.zeros(count, np.int64)
-    return Table("", tuple(columns), tuple(columns.values()), np.zeros(count, np.int64), ())
+    return tables.Table("", tuple(columns), tuple(columns.values()), np.zeros(count, np.int64), ())
 
 
 _GPU_LABEL = re.compile(r"GPU(\d+)")
@@ -409,7 +402,7 @@ def read_chrome(path: Path) -> RankTrace:
     import json
 
     problems: list[Problem] = []
-    rows = Rows()
+    rows = tables.Rows()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             document = json.loads(stream.read().decode("utf-8", "replace"))
@@ -438,7 +431,7 @@ def read_chrome(path: Path) -> RankTrace:
 def _chrome_kind(label: str) -> int:
     if _GPU_LABEL.fullmatch(label):
         return ev.KERNEL
-    word = load_formats().chrome_processes.get(label)
+    word = tables.load_formats().chrome_processes.get(label)
     return NONE if word is None else ev.KINDS.index(word.value)
 
 
@@ -457,12 +450,15 @@ def _place_of(event: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _take_spans(
-    spans: list[dict[str, Any]], kinds: Ints, joined: Mapping[tuple[str, str, str], int], rows: Rows
+    spans: list[dict[str, Any]],
+    kinds: Ints,
+    joined: Mapping[tuple[str, str, str], int],
+    rows: tables.Rows,
 ) -> None:
     args = [each["args"] for each in spans]
 
     def number(name: str) -> Ints:
-        return whole_numbers([str(each.get(name, "")) for each in args])
+        return tables.whole_numbers([str(each.get(name, "")) for each in args])
 
     on_device = np.isin(kinds, ev.ON_DEVICE)
     rows.add(

@@ -334,25 +334,18 @@ def chosen(name: str, text: str, known: Mapping[str, ReadT]) -> ReadT:
     return known[text]
 
 
-_HOMES = {
-    "training_throughput": "projector.validate.training",
-    "memory": "projector.validate.memory",
-    "gemm_measured": "projector.validate.gemm",
-    "moe_measured": "projector.validate.moe",
-    "attention_measured": "projector.validate.attention",
-    "collectives_measured": "projector.validate.collectives",
-    "serving_measured": "projector.validate.serving",
-    "param_counts": "projector.validate.param_counts",
-}
-
-KINDS = tuple(_HOMES)
+KINDS = (
+    "training_throughput", "memory", "gemm_measured", "moe_measured", "attention_measured",
+    "collectives_measured", "serving_measured", "param_counts",
+)  # fmt: skip
+"""Each is a module of `projector.validate`, by the name without what it measures."""
 
 
 def kind_of(name: str) -> Kind:
     """Return a kind of table."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in KINDS:
         msg = f"unknown kind of table {name!r}; known: {', '.join(KINDS)}"
         raise ConfigError(msg, key="kind", value=name, allowed=list(KINDS))
-    kind: Kind = import_module(home).KIND
+    home = name.removesuffix("_measured").removesuffix("_throughput")
+    kind: Kind = import_module(f"projector.validate.{home}").KIND
     return kind

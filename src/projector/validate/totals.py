@@ -188,13 +188,15 @@ def summary(validation: Validation) -> dict[str, Any]:
         "first_moe": [each for each in first if each.family == "moe"],
         "first_now": [each for each in results if each.line in lines],
     }
+    ways = {"in_sample": False, "left_out": True}
+    found = {name: over_sources(results, left_out=way) for name, way in ways.items()}
     return {
         **_all_totals(results, validation),
         "without_doubt": _all_totals(certain, validation),
         **families,
         **{name: _all_totals(each, validation) for name, each in tuned.items()},
         **{name: _all_totals(each, validation) for name, each in firsts.items() if each},
-        "over_sources": _over_sources(results),
+        "over_sources": {name: each and asdict(each) for name, each in found.items()},
         **_verdicts(results),
         "groups": {
             name: {
@@ -229,13 +231,6 @@ def _verdict_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
         "close_to_limit": len(close),
         "close_to_limit_and_fits": sum(each.verdict == FITS for each in close),
     }
-
-
-def _over_sources(results: Sequence[Result]) -> dict[str, Any]:
-    """Return errors with sources weighing the same, in-sample and left out."""
-    ways = {"in_sample": False, "left_out": True}
-    found = {name: over_sources(results, left_out=way) for name, way in ways.items()}
-    return {name: each and asdict(each) for name, each in found.items()}
 
 
 def _all_totals(results: Sequence[Result], validation: Validation) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from tests.projection.timeline.checks import overlapping
 from tests.projection.timeline.test_timeline_sums import BASE, EXPERTS, LAYOUTS
 
 from projector.config.load import load_job
-from projector.operations.table import BACKWARD, FORWARD
+from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.evaluate import evaluate
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.ending import Ending
@@ -74,8 +74,10 @@ def test_moments_lie_in_proportion_between_knots():
 @pytest.mark.parametrize(
     "name", ["dense", "pipeline", "zero_0", "zero_2", "zero_3", "fsdp_1", "fsdp_2", "interleaved"]
 )
-def test_traffic_takes_what_the_kernels_say(name):
-    evaluation = evaluate([load_job(BASE, LAYOUTS[name])])
+@pytest.mark.parametrize("splits", [False, True])
+def test_traffic_takes_what_the_kernels_say(name, splits):
+    apart = {"parallelism.pp": 4, "parallelism.vpp": 1, "training.schedule": "zerobubble"}
+    evaluation = evaluate([load_job(BASE, LAYOUTS[name] | (apart if splits else {}))])
     traffic, times = Traffic(evaluation, 0), evaluation.inputs.times
     replicas, costs = evaluation.inputs.replicas, evaluation.inputs.costs
     for stage in range(len(replicas.stage)):
@@ -88,16 +90,21 @@ def test_traffic_takes_what_the_kernels_say(name):
             return (seconds[replicas.run[runs]] * count).sum()
 
         forward_s, backward_s = added(costs.forward_s), added(costs.backward_s)
+        weight_s, sender = 0.0, BACKWARD
+        if splits:
+            backward_s, weight_s, sender = added(costs.input_s), added(costs.weight_s), WEIGHT
         for found, plain, wanted in (
             (traffic.forward(stage, first=True), forward_s, times.first_forward_s[first]),
             (traffic.forward(stage, first=False), forward_s, times.forward_s[kind]),
-            (traffic.backward(stage, last=False), backward_s, times.backward_s[kind]),
-            (traffic.backward(stage, last=True), backward_s, times.last_backward_s[kind]),
+            (traffic.backward(stage, BACKWARD, last=False), backward_s, times.backward_s[kind]),
+            (traffic.backward(stage, BACKWARD, last=True), backward_s, times.last_backward_s[kind]),
+            (traffic.backward(stage, WEIGHT, last=False), weight_s, times.weight_s[kind]),
+            (traffic.backward(stage, WEIGHT, last=True), weight_s, times.last_weight_s[kind]),
         ):
             more = (found.waits_s + found.before_s + found.slows_s + found.after_s).sum()
             more += sum(seconds for _, seconds in found.tail_s)
             assert plain + more == pytest.approx(wanted, rel=1e-12)
-        left = traffic.backward(stage, last=True).left
+        left = traffic.backward(stage, sender, last=True).left
         assert sum(each.seconds for each in left) == pytest.approx(times.tail_s[kind], abs=1e-15)
         assert sum(each.seconds for each in traffic.after(stage, gathers=True)) == pytest.approx(
             times.gather_after_s[kind]

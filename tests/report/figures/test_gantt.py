@@ -14,6 +14,7 @@ from projector.errors import ConfigError
 from projector.report.figures import gantt
 from projector.report.figures.gantt import corners, gantt_figure, phases, write_gantt
 from projector.schedule.order import Order
+from projector.schedule.registry import ChosenOrder, Setting
 from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
 
@@ -108,7 +109,8 @@ def test_two_directions_are_two_copies_of_one_chunk():
         directions=2,
     )
     durations = np.full((2, 2, 3, 3), 10**9)
-    run = PipelineRun("both", order, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
+    chosen = ChosenOrder(Setting("dualpipe", 2, 1, 2, None), order)
+    run = PipelineRun("both", chosen, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
     figure = gantt_figure(run)
     assert "VPP 1  ·  2 microbatches" in figure.texts[1].get_text()
     assert "the other copy" in figure.legends[0].get_texts()[0].get_text()

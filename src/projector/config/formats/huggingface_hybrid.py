@@ -8,16 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from projector.config.formats import huggingface_parts as parts
 from projector.config.formats.huggingface_file import MAX_HEADS, TABLE, ConfigFile, read_fields
-from projector.config.formats.huggingface_parts import (
-    expert_fields,
-    experts,
-    granite_shared,
-    latent_attention,
-    num_layers,
-    recurrent,
-    sparse_step,
-)
 from projector.config.model import PATTERN
 
 
@@ -31,7 +23,7 @@ def _kinds(mixers: Iterable[str], has_experts: Iterable[bool]) -> dict[str, Any]
 
 def _listed(config: ConfigFile, mixer: str, words: Mapping[str, str]) -> list[str]:
     """Read ``layer_types`` or an interval of full attention: a mixer or attention in each layer."""
-    layers = num_layers(config)
+    layers = parts.num_layers(config)
     given = config.sequence("layer_types", str)
     every = config.integer("full_attention_interval", 4)
     if not given:
@@ -43,10 +35,10 @@ def _listed(config: ConfigFile, mixer: str, words: Mapping[str, str]) -> list[st
 
 def qwen3_next(config: ConfigFile) -> dict[str, Any]:
     """Qwen3-Next: a gated delta net in most layers, experts in every one that is not listed."""
-    state = recurrent(config, "qwen3_next")
+    state = parts.recurrent(config, "qwen3_next")
     mixers = _listed(config, "gdn", {"linear_attention": "gdn", "full_attention": "attention"})
     # Qwen3.5 has models without experts.
-    has_experts = sparse_step(config) if config.has("num_experts") else [False] * len(mixers)
+    has_experts = parts.sparse_step(config) if config.has("num_experts") else [False] * len(mixers)
     return _kinds(mixers, has_experts) | state
 
 
@@ -69,7 +61,7 @@ def olmo_hybrid(config: ConfigFile) -> dict[str, Any]:
 
 def chosen_keys(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek-V3.2: latent attention to the keys that an indexer chooses."""
-    latent: dict[str, Any] = latent_attention(config)["mla"]
+    latent: dict[str, Any] = parts.latent_attention(config)["mla"]
     return {"mla": latent | read_fields(TABLE["indexer"], config)}
 
 
@@ -80,15 +72,15 @@ def nemotron_h(config: ConfigFile) -> dict[str, Any]:
     kinds = [words.get(name) for name in given] or [
         PATTERN.get(letter) for letter in config.text("hybrid_override_pattern")
     ]
-    if None in kinds or len(kinds) != num_layers(config):
-        allowed = f"{num_layers(config)} layers of {', '.join(words)} (M, *, -, E)"
+    if None in kinds or len(kinds) != parts.num_layers(config):
+        allowed = f"{parts.num_layers(config)} layers of {', '.join(words)} (M, *, -, E)"
         raise config.error(config.first("layers_block_type", "hybrid_override_pattern"), allowed)
-    fields = {"layer_types": tuple(kinds)} | recurrent(config, "nemotron_h")
+    fields = {"layer_types": tuple(kinds)} | parts.recurrent(config, "nemotron_h")
     if "experts" in kinds:
         shared = config.integer("n_shared_experts", 1, least=0)
         width = config.integer("moe_intermediate_size")
         wide = config.integer("moe_shared_expert_intermediate_size", shared * width, least=0)
-        fields["moe"] = expert_fields(config, "nemotron_h")
+        fields["moe"] = parts.expert_fields(config, "nemotron_h")
         fields["moe"]["shared_expert_ffn_hidden_size"] = wide if shared else 0
     return fields
 
@@ -103,13 +95,13 @@ def _mamba2_of(config: ConfigFile) -> dict[str, Any]:
     inner = config.integer("mamba_expand", 2) * config.integer("hidden_size")
     inner = config.optional_integer("mamba_d_ssm") or inner
     width = _unless_auto(config, "mamba_d_head", inner // heads)
-    return {"recurrent": {"head_dim": width} | recurrent(config, "of_hybrids")["recurrent"]}
+    return {"recurrent": {"head_dim": width} | parts.recurrent(config, "of_hybrids")["recurrent"]}
 
 
 def bamba(config: ConfigFile) -> dict[str, Any]:
     """Bamba: Mamba-2 in all layers but those listed; an MLP in each."""
     attends = set(config.sequence("attn_layer_indices", int))
-    mixers = ["attention" if i in attends else "mamba2" for i in range(num_layers(config))]
+    mixers = ["attention" if i in attends else "mamba2" for i in range(parts.num_layers(config))]
     return _kinds(mixers, [False] * len(mixers)) | _mamba2_of(config)
 
 
@@ -124,7 +116,7 @@ def granite_hybrid(config: ConfigFile) -> dict[str, Any]:
     """Granite 4: Mamba-2 and attention, with experts and a shared one, or with an MLP."""
     mixers = _listed(config, "mamba2", {"mamba": "mamba2", "attention": "attention"})
     has_experts = config.integer("num_local_experts", 0, least=0) > 0
-    moe = granite_shared(config) if has_experts else {}
+    moe = parts.granite_shared(config) if has_experts else {}
     width = config.integer("shared_intermediate_size")
     kinds = _kinds(mixers, [has_experts] * len(mixers))
     return kinds | _mamba2_of(config) | moe | {"ffn_hidden_size": width}
@@ -136,11 +128,11 @@ def jamba(config: ConfigFile) -> dict[str, Any]:
     def periodic(name: str, period: int, offset: int) -> list[bool]:
         every = config.integer(f"{name}_layer_period", period)
         first = config.integer(f"{name}_layer_offset", offset, least=0)
-        return [i % every == first for i in range(num_layers(config))]
+        return [i % every == first for i in range(parts.num_layers(config))]
 
     mixers = ["attention" if attends else "mamba1" for attends in periodic("attn", 8, 4)]
     names = ("mamba_expand", "mamba_d_state", "mamba_d_conv", "mamba_dt_rank")
-    moe = expert_fields(config, "jamba")
+    moe = parts.expert_fields(config, "jamba")
     return _kinds(mixers, periodic("expert", 2, 1)) | _mamba1_of(config, *names) | {"moe": moe}
 
 
@@ -193,13 +185,13 @@ def lfm2(config: ConfigFile) -> dict[str, Any]:
     """LFM2: short convolutions and attention, with experts behind the first layers or none."""
     attends = set(config.sequence("full_attn_idxs", int))
     words = {"conv": "conv", "full_attention": "attention"}
-    mixers = ["attention" if i in attends else "conv" for i in range(num_layers(config))]
+    mixers = ["attention" if i in attends else "conv" for i in range(parts.num_layers(config))]
     mixers = mixers if attends else _listed(config, "conv", words)
     dense, width = len(mixers), config.integer(config.first("block_ff_dim", "intermediate_size"))
     fields: dict[str, Any] = {}
     if config.has("num_experts"):
         dense = config.integer("num_dense_layers", 2, least=0)
-        fields["moe"] = expert_fields(config, "lfm2")
+        fields["moe"] = parts.expert_fields(config, "lfm2")
     elif config.flag("block_auto_adjust_ff_dim", default=True):
         every = config.integer("block_multiple_of", 256)
         scaled = int(config.number("block_ffn_dim_multiplier", 1.0) * (2 * width // 3))
@@ -229,15 +221,15 @@ def minimax(config: ConfigFile) -> dict[str, Any]:
         "chunk_size": config.integer("block_size", 256),
     }
     kinds = _kinds(mixers, [True] * len(mixers))
-    return experts(config, "mixtral") | kinds | {"recurrent": state}
+    return parts.experts(config, "mixtral") | kinds | {"recurrent": state}
 
 
 def kimi_linear(config: ConfigFile) -> dict[str, Any]:
     """Kimi Linear: Kimi delta attention, and latent attention in the layers listed, from 1."""
     linear = config.child("linear_attn_config", required=True)
     attends = set(linear.sequence("full_attn_layers", int))
-    layers = range(1, num_layers(config) + 1)
+    layers = range(1, parts.num_layers(config) + 1)
     mixers = ["attention" if i in attends else "kda" for i in layers]
     dense = config.integer("first_k_dense_replace", 1, least=0)
-    state, moe = recurrent(linear, "kimi_linear"), expert_fields(config, "kimi_linear")
+    state, moe = parts.recurrent(linear, "kimi_linear"), parts.expert_fields(config, "kimi_linear")
     return _kinds(mixers, [i > dense for i in layers]) | state | {"moe": moe}

@@ -17,7 +17,7 @@ from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Held, Rang
 from projector.projection.timeline.ending import Ending, held_over_time, waits_of
 from projector.projection.timeline.layers import Layers
 from projector.projection.timeline.ranks import Line, Moved, Place, Placed, kept, lanes
-from projector.projection.timeline.traffic import BlockTraffic, Left, Traffic
+from projector.projection.timeline.traffic import Left, Traffic
 from projector.schedule.order import Order
 from projector.schedule.replay.order_times import PS_PER_S
 from projector.schedule.replay.run import PipelineRun
@@ -114,7 +114,7 @@ class _Builder:
         self.run = run or pipeline_run_of(evaluation, row)
         self.order: Order = self.run.order
         self.labels = Labels()
-        self.layers = Layers(evaluation)
+        self.layers = Layers(evaluation, splits=self.order.splits_backward)
         self.traffic = Traffic(evaluation, self.replica)
         self.ending = Ending.of(evaluation, row)
         _check_size(self.order)
@@ -151,7 +151,7 @@ class _Builder:
         replicas = self.evaluation.inputs.replicas
         alike = int(replicas.stage_kind[replicas.stage_offset[self.replica] + stage])
         own = first and kind == FORWARD
-        key = (stage if own else alike, kind, own, last and kind == BACKWARD)
+        key = (stage if own else alike, kind, own, last and kind != FORWARD)
         if key not in self._blocks:
             self._blocks[key] = self._lay_out(stage, kind, first=first, last=last)
         return self._blocks[key]
@@ -159,15 +159,11 @@ class _Builder:
     def _lay_out(
         self, stage: int, kind: int, *, first: bool, last: bool
     ) -> tuple[Block, list[Left]]:
-        traffic: BlockTraffic | None = None
-        phases: tuple[int, ...] = (kind,)
-        if kind == FORWARD:
-            traffic = self.traffic.forward(stage, first=first)
-        elif kind == BACKWARD:
-            traffic = self.traffic.backward(stage, last=last)
-            phases = (BACKWARD,) if self.order.splits_backward else (BACKWARD, WEIGHT)
-        if traffic is not None and traffic.is_silent:
-            traffic = None
+        whole = kind == BACKWARD and not self.order.splits_backward
+        phases = (BACKWARD, WEIGHT) if whole else (kind,)
+        of = self.traffic
+        found = of.backward(stage, kind, last=last) if kind else of.forward(stage, first=first)
+        traffic = None if found.is_silent else found
         placed, number = [], 0
         for run, count in self._stage_runs(stage):
             layer = self.layers.layer(run, phases, parallel=traffic is not None)

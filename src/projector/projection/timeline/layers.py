@@ -119,7 +119,7 @@ class _Item:
 class Layers:
     """Lays out the layers of an evaluation, each kind once."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
+    def __init__(self, evaluation: Evaluation, *, splits: bool) -> None:
         self.evaluation = evaluation
         table, workloads = evaluation.table, evaluation.workloads
         self.table: ops.OperationTable = table
@@ -130,7 +130,7 @@ class Layers:
         self._hidden_at: dict[int, int] = {
             int(row): at for at, row in enumerate(self.hidden.rows.tolist())
         }
-        self.runs: RunCosts = cost_runs(workloads.first_jobs(), workloads, evaluation.costs)
+        self.runs: RunCosts = cost_runs(workloads, evaluation.costs, splits=splits)
         self._kept: dict[tuple[int, tuple[int, ...], bool], Layer] = {}
 
     def layer(self, run: int, phases: tuple[int, ...], *, parallel: bool) -> Layer:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.operations.table import BACKWARD, FORWARD
+from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.data_parallel import PassFlags, pass_flags, slowdowns
 from projector.projection.evaluate import Evaluation
 from projector.projection.timeline.columns import NONE
@@ -108,29 +108,31 @@ class Traffic:
             if self._firsts is None:
                 self._firsts = self._run_ahead()
             return self._firsts[stage]
-        layers = self._layers(stage, backward=False)
+        layers = self._layers(stage, FORWARD)
         silent = np.zeros(len(layers.compute_s))
         gather_s = layers.gather_s if flags.every_gather else silent
         layers = layers._replace(gather_s=gather_s, reduce_s=silent, after_s=silent)
         return self._pass(layers, self.forward_ahead, FORWARD, waits=False)
 
-    def backward(self, stage: int, *, last: bool) -> BlockTraffic:
-        """Return the traffic beside a backward of a stage of the model."""
-        flags = self.flags
-        layers = self._layers(stage, backward=True)
+    def backward(self, stage: int, kind: int, *, last: bool) -> BlockTraffic:
+        """Return the traffic beside a B, or a W, of a stage of the model."""
+        flags, layers = self.flags, self._layers(stage, kind)
         silent = np.zeros(len(layers.compute_s))
-        gathers = flags.every_gather and flags.regathers
-        reduces = flags.every_reduce or (last and flags.overlaps_reduce)
+        regathers = flags.regathers and kind == BACKWARD
+        sends = kind == (WEIGHT if flags.splits else BACKWARD)
+        reduces = sends and (flags.every_reduce or (last and flags.overlaps_reduce))
         layers = layers._replace(
-            gather_s=layers.gather_s if gathers else silent,
+            gather_s=layers.gather_s if flags.every_gather and regathers else silent,
             reduce_s=layers.reduce_s if reduces else silent,
-            before_s=layers.before_s if flags.regathers else silent,
+            before_s=layers.before_s if regathers else silent,
+            after_s=layers.after_s if sends else silent,
         )
-        return self._pass(layers, self.backward_ahead, BACKWARD, waits=bool(flags.every_reduce))
+        waits = bool(sends and flags.every_reduce)
+        return self._pass(layers, self.backward_ahead, kind, waits=waits)
 
     def after(self, stage: int, *, gathers: bool) -> list[Left]:
         """Return the collectives of a stage that nothing overlaps, in order."""
-        layers, flags = self._layers(stage, backward=not gathers), self.flags
+        layers, flags = self._layers(stage, FORWARD if gathers else BACKWARD), self.flags
         if gathers:
             columns = (layers.gather_s, layers.gather_bytes, not flags.overlaps_gather, GATHER)
         else:
@@ -142,17 +144,18 @@ class Traffic:
         pairs = zip(seconds.tolist(), num_bytes.tolist(), strict=True)
         return [Left(label, each, moved) for each, moved in pairs if each > 0.0]
 
-    def _layers(self, stage: int, *, backward: bool) -> _Stage:
+    def _layers(self, stage: int, phase: int) -> _Stage:
         replicas, costs = self.replicas, self.evaluation.inputs.costs
         kind = int(replicas.stage_kind[replicas.stage_offset[self.replica] + stage])
         runs = np.arange(replicas.run_offset[kind], replicas.run_offset[kind + 1])
         layer = np.repeat(runs, replicas.workloads.run_count[replicas.run[runs]])
-        layer = layer[::-1] if backward else layer
+        layer = layer if phase == FORWARD else layer[::-1]
         of_pipeline = replicas.run[layer]
         parallel = self.parallel
         sent, layer = parallel.sent, parallel.of_run[layer]
         before_s, after_s = sent.gather_copy_s[layer], sent.reduce_copy_s[layer]
-        compute_s = (costs.backward_s if backward else costs.forward_s)[of_pipeline]
+        gradient_s = costs.input_s if self.flags.splits else costs.backward_s
+        compute_s = (costs.forward_s, gradient_s, costs.weight_s)[phase][of_pipeline]
         return _Stage(
             compute_s, sent.gather_s[layer], sent.reduce_s[layer], before_s, after_s,
             parallel.gather_bytes[layer], parallel.reduce_bytes[layer],
@@ -212,7 +215,7 @@ class Traffic:
         """Run the first microbatch behind gathers, as `first_forwards` does."""
         placement = self.replicas.placement(self.replica)
         rank_of = placement.rank_of[: placement.num_stages].tolist()
-        stages = [self._layers(stage, backward=False) for stage in range(placement.num_stages)]
+        stages = [self._layers(stage, FORWARD) for stage in range(placement.num_stages)]
         channel_s, silent_s = dict.fromkeys(rank_of, 0.0), dict.fromkeys(rank_of, 0.0)
         for rank, layers in zip(rank_of, stages, strict=True):
             silent_s[rank] += float((layers.gather_s * self.longer).sum())

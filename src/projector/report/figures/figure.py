@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from projector.arrays import Floats
+from projector.config.resources import hardware_table
 from projector.distribution import install_command
 from projector.errors import ConfigError
 from projector.files import check_place, write_whole
@@ -47,28 +48,7 @@ METADATA: dict[str, dict[str, Any]] = {
 }
 """What a file says about itself: nothing that differs between two runs."""
 
-_STYLE: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10.5,
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 9.0,
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.color": INK,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.fontsize": 9.0,
-    "text.parse_math": False,
-    "svg.hashsalt": "projector",
-    "pdf.fonttype": 42,  # letters stay text
-}
+_STYLE: dict[Any, Any] = hardware_table("report_words.yaml")["figure_style"]
 
 
 def check_figure(path: str | Path) -> None:

@@ -87,7 +87,7 @@ def gantt_figure(run: PipelineRun, title: str = "") -> fig.Figure:
 def _head(figure: fig.Figure, run: PipelineRun, title: str, height: float) -> None:
     order = run.order
     unit, scale = _unit(run.makespan_s)
-    held, peak = _memory_unit(run), run.peak_bytes
+    (held, held_scale), peak = _memory_unit(run), run.peak_bytes
     microbatches = order.microbatches * order.directions
     same = order.pp > 1 and float(peak.min()) == float(peak.max())
     where = "every rank" if same else f"rank {peak.argmax()}"
@@ -97,14 +97,14 @@ def _head(figure: fig.Figure, run: PipelineRun, title: str, height: float) -> No
         f"{microbatches:,} {'microbatch' if microbatches == 1 else 'microbatches'}",
         f"time {_number(run.makespan_s / scale)} {unit}",
         f"bubble {_percent(run.bubble_fraction)} of the work",
-        f"peak {_number(float(peak.max()) / held.scale)} {held.name} on {where}",
+        f"peak {_number(float(peak.max()) / held_scale)} {held} on {where}",
     ]
     if run.memory_band is not None:
         ends = (run.memory_band.low_bytes, run.memory_band.high_bytes)
-        low, high = (_number(end / held.scale) for end in ends)
+        low, high = (_number(end / held_scale) for end in ends)
         facts[-1] += f" ({COVERED} %: {low} to {high})"
     if run.limit_bytes is not None:
-        limit = f"{_number(run.limit_bytes / held.scale)} {held.name}"
+        limit = f"{_number(run.limit_bytes / held_scale)} {held}"
         if run.memory_band is not None and run.memory_band.verdict == AT_RISK:
             facts.append(f"at risk in {limit}")
         else:
@@ -151,7 +151,7 @@ def _draw_phases(
 
 
 def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
-    busy_ps, makespan_ps = run.timeline.summary.rank_busy_ps[0], run.makespan_s * PS_PER_S
+    busy_ps, makespan_ps = run.summary.rank_busy_ps[0], run.makespan_s * PS_PER_S
     idle = 1.0 - busy_ps / makespan_ps if makespan_ps else np.zeros(run.order.pp)
     where: dict[str, Any] = {"transform": chart.get_yaxis_transform(), "clip_on": False}
     top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE
@@ -166,10 +166,10 @@ def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
 
 
 def _draw_peaks(axes: fig.Axes, run: PipelineRun, row: float) -> None:
-    pp, held = run.order.pp, _memory_unit(run)
-    peak = run.peak_bytes / held.scale
-    always = np.zeros(pp) if run.static_bytes is None else run.static_bytes / held.scale
-    limit = None if run.limit_bytes is None else run.limit_bytes / held.scale
+    pp, (held, scale) = run.order.pp, _memory_unit(run)
+    peak = run.peak_bytes / scale
+    always = np.zeros(pp) if run.static_bytes is None else run.static_bytes / scale
+    limit = None if run.limit_bytes is None else run.limit_bytes / scale
     top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE
     middle, thick = np.arange(pp) + (top + bottom) / 2, 0.62 * (bottom - top)
     over = np.zeros(pp, bool) if limit is None else peak > limit
@@ -191,7 +191,7 @@ def _draw_peaks(axes: fig.Axes, run: PipelineRun, row: float) -> None:
             color=OVER if over[rank] else fig.INK,
         )  # fmt: skip
     head = {"xycoords": "axes fraction", "fontsize": 9, "color": fig.SOFT}
-    fig.beside(axes, f"peak memory ({held.short})", (0.0, 1.0), (0, 7), **head)
+    fig.beside(axes, f"peak memory ({held})", (0.0, 1.0), (0, 7), **head)
     if limit is not None and near:
         axes.axvline(limit, color=OVER, lw=1.1, ls=(0, (4, 2)))
         fig.beside(
@@ -239,17 +239,9 @@ def _legend(figure: fig.Figure, run: PipelineRun, chart: fig.Axes, height: float
     )  # fmt: skip
 
 
-class _Unit(NamedTuple):
-    name: str
-    short: str
-    scale: float
-
-
-def _memory_unit(run: PipelineRun) -> _Unit:
+def _memory_unit(run: PipelineRun) -> tuple[str, float]:
     """Bytes of a job are GiB; plain numbers are microbatches of a whole rank."""
-    if run.static_bytes is None:
-        return _Unit("microbatches", "microbatches", 1.0)
-    return _Unit("GiB", "GiB", 2.0**30)
+    return ("microbatches", 1.0) if run.static_bytes is None else ("GiB", 2.0**30)
 
 
 def _unit(seconds: float) -> tuple[str, float]:

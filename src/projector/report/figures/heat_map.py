@@ -15,16 +15,8 @@ from projector.errors import ConfigError
 from projector.projection.results import TEXT
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
-from projector.report.figures.words import (
-    HARDWARE,
-    TIMES,
-    Ticks,
-    base_value,
-    label_of,
-    relative_ticks,
-    words_of,
-)
-from projector.sweeps.result import MORE_IS_BETTER, SweepResult
+from projector.report.figures import words as naming
+from projector.sweeps.result import MORE_IS_BETTER, SweepResult, codes, numbers
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
 
@@ -71,7 +63,7 @@ class HeatMap:
     @property
     def label(self) -> str:
         """Label of the value of a cell."""
-        return f"{label_of(self.column)}: {self.extreme} that fits"
+        return f"{naming.label_of(self.column)}: {self.extreme} that fits"
 
     @property
     def extreme(self) -> str:
@@ -90,7 +82,7 @@ class HeatMap:
                 and isinstance(value, int | float)
                 and abs(value - base) <= 1e-9 * abs(base)
             ]
-            if not field.startswith(HARDWARE) or not found:
+            if not field.startswith(naming.HARDWARE) or not found:
                 return None
             place.append(found[0])
         return place[1], place[0]
@@ -99,7 +91,7 @@ class HeatMap:
     def relative_label(self) -> str:
         """Label of the value of a cell of `relative`."""
         one = f"1 = {self.chip}" if self._is_to_chip else "1 = best cell of the workload"
-        return f"{words_of(self.column).name}, {self.extreme} that fits: {one}"
+        return f"{naming.words_of(self.column).name}, {self.extreme} that fits: {one}"
 
     @property
     def _is_to_chip(self) -> bool:
@@ -172,21 +164,13 @@ def heat_maps(
         for request in requests
     ]
     if grids:
-        columns = dict.fromkeys(
-            [
-                *result.ranking_columns,
-                *workloads,
-                *(name for request in requests for name in request),
-            ]
-        )
-        axis_columns = dict.fromkeys(
-            [*workloads, *(name for request in requests for name in request[:2])]
-        )
-        for table in result.tables(list(columns)):
+        of_axes = [*workloads, *(name for request in requests for name in request[:2])]
+        columns = [*result.ranking_columns, *of_axes, *(request[2] for request in requests)]
+        for table in result.tables(list(dict.fromkeys(columns))):
             fits = result.is_ranked(table)
-            coded = {name: swept.codes(table, name) for name in axis_columns}
+            coded = {name: codes(table, name) for name in dict.fromkeys(of_axes)}
             for grid in grids:
-                grid.add(coded, swept.numbers(table, grid.column), fits)
+                grid.add(coded, numbers(table, grid.column), fits)
     return [grid.finish(result.plan, axes) for grid in grids]
 
 
@@ -263,7 +247,7 @@ class _Grid:
             else np.zeros(shape[1:]),
             rows.sum(axis=0),
             _others(axes, [*self.fields, *(self._workloads if several else [])], tied),
-            (base_value(job, self.fields[0]), base_value(job, self.fields[1])),
+            (naming.base_value(job, self.fields[0]), naming.base_value(job, self.fields[1])),
             swept.device_name(job),
             (swept.axis_name(self.fields[0], tied), swept.axis_name(self.fields[1], tied)),
             panels if several else (),
@@ -300,14 +284,8 @@ def values_of(plan: Plan, field: str) -> list[Any]:
 def _order(values: list[Any]) -> list[int]:
     """Sort numbers by size and leave words in their order; missing values come last."""
     words = any(isinstance(value, str) for value in values)
-    return sorted(
-        range(len(values)),
-        key=lambda index: (
-            values[index] is None,
-            0 if words or values[index] is None else values[index],
-            index,
-        ),
-    )
+    ranked = [(value is None, 0 if words or value is None else value) for value in values]
+    return sorted(range(len(values)), key=ranked.__getitem__)
 
 
 # The figure.
@@ -442,20 +420,22 @@ def _longest(heat_map: HeatMap) -> int:
     return max((len(fig.one_line(text, _LONGEST)) for text in texts), default=0)
 
 
-def axis_ticks(heat_map: HeatMap, axis: int) -> Ticks:
+def axis_ticks(heat_map: HeatMap, axis: int) -> naming.Ticks:
     """Return the values and the label of an axis: hardware as multiples of the base chip's."""
     field, values = heat_map.fields[axis], heat_map.values[axis]
-    relative = relative_ticks(field, values, heat_map.base[axis])
-    name = heat_map.names[axis] or words_of(field).name
-    words, unit = words_of(field)
+    relative = naming.relative_ticks(field, values, heat_map.base[axis])
+    name = heat_map.names[axis] or naming.words_of(field).name
+    words, unit = naming.words_of(field)
     if relative is not None:
-        return Ticks(relative.texts, relative.label.replace(words, name, 1))
-    return Ticks([swept.value_text(value) for value in values], f"{name}, {unit}" if unit else name)
+        return naming.Ticks(relative.texts, relative.label.replace(words, name, 1))
+    return naming.Ticks(
+        [swept.value_text(value) for value in values], f"{name}, {unit}" if unit else name
+    )
 
 
 def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
     others = ", ".join(
-        " = ".join(dict.fromkeys(words_of(field).name for field in name.split(" = ")))
+        " = ".join(dict.fromkeys(naming.words_of(field).name for field in name.split(" = ")))
         for name in heat_map.over
     )
     over = f"In each cell the best over {others}." if others else "One configuration in each cell."
@@ -465,11 +445,11 @@ def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
         if more > 0:
             over += f" {more} of them are only in the mean."
     if any(
-        relative_ticks(heat_map.fields[axis], heat_map.values[axis], heat_map.base[axis])
+        naming.relative_ticks(heat_map.fields[axis], heat_map.values[axis], heat_map.base[axis])
         for axis in (0, 1)
     ):
-        over += f" 1{TIMES} is {heat_map.chip}."
-    name = words_of(heat_map.column).name
+        over += f" 1{naming.TIMES} is {heat_map.chip}."
+    name = naming.words_of(heat_map.column).name
     return f"{name[:1].upper()}{name[1:]}: {title}", "\n".join(textwrap.wrap(over, characters))
 
 

@@ -147,23 +147,14 @@ def _draw_agreement(axes: fig.Axes, points: _Points, kind: str) -> None:
     if len(points.names) > COLOURED:
         names.append(f"{len(points.names) - COLOURED} more")
     handles = [_dot(_colour(position)) for position in range(len(names))]
-    axes.add_artist(axes.legend(handles, names, loc="upper left", **_LEGEND))
+    style = hardware_table("report_words.yaml")["measured_legend"]
+    axes.add_artist(axes.legend(handles, names, loc="upper left", **style))
     notes: dict[str, Any] = {
         f"±{BAND:.0%} of measured".replace("%", " %"): Patch(facecolor=_BAND_COLOUR)
     }
     if mixed:
         notes |= {"s": _dot(fig.SOFT), _RATED: _dot(fig.SOFT, "^")}
-    axes.legend([*notes.values()], [*notes], loc="lower right", **_LEGEND)
-
-
-_LEGEND: dict[str, Any] = {
-    "framealpha": 0.85,
-    "edgecolor": "none",
-    "handletextpad": 0.5,
-    "handlelength": 1.1,
-    "labelspacing": 0.35,
-    "borderpad": 0.3,
-}
+    axes.legend([*notes.values()], [*notes], loc="lower right", **style)
 
 
 def _dot(colour: str, marker: str = "o") -> Any:

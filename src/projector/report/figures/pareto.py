@@ -19,7 +19,7 @@ from projector.report.figures import rows as swept
 from projector.report.terminal.job import short_title
 from projector.searches.ranking import Configuration, noise_groups, pair_noise
 from projector.searches.result import SearchResult
-from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
+from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, numbers, standings
 from projector.units import to_gib
 
 # Speed against memory: all rows as a cloud, and the Pareto front.
@@ -133,13 +133,13 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
 
     def triples() -> Iterable[Triple]:
         for table in result.tables([swept.RATE, swept.PEAK, *VERDICT_COLUMNS]):
-            rate, peak = (swept.numbers(table, name) for name in (swept.RATE, swept.PEAK))
+            rate, peak = (numbers(table, name) for name in (swept.RATE, swept.PEAK))
             yield rate, peak, standings(table)
 
     for table in result.tables([swept.USABLE, *VERDICT_COLUMNS]):
         # Rows that leave no memory at all say nothing about the devices of the others.
         may_fit = standings(table) != bands.VERDICTS.index(bands.DOES_NOT_FIT)
-        usable_gib = swept.numbers(table, swept.USABLE)[may_fit]
+        usable_gib = numbers(table, swept.USABLE)[may_fit]
         if len(usable_gib):
             low = min(low, float(np.nanmin(usable_gib)))
             high = max(high, float(np.nanmax(usable_gib)))
@@ -147,20 +147,20 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
     best = result.pareto([swept.RATE, swept.PEAK])
     fields = swept.axes_of(result.columns)
     settings = best.select(swept.untied(result.plan, fields)).to_pylist()
-    kept, equal = distinct(swept.numbers(best, swept.RATE), swept.numbers(best, swept.PEAK))
+    kept, equal = distinct(numbers(best, swept.RATE), numbers(best, swept.PEAK))
     best = best.take(kept)
-    rate = swept.numbers(best, swept.RATE)
+    rate = numbers(best, swept.RATE)
     shown = tuple(swept.merged([settings[row] for row in rows]) for rows in equal)
     return Front(
         title=title,
         cloud=_cloud(triples, usable),
         rate=rate,
-        peak=swept.numbers(best, swept.PEAK),
-        low=swept.numbers(best, swept.LOW),
-        high=swept.numbers(best, swept.HIGH),
+        peak=numbers(best, swept.PEAK),
+        low=numbers(best, swept.LOW),
+        high=numbers(best, swept.HIGH),
         settings=shown,
         usable=usable,
-        free=_free(swept.numbers(best, swept.PEAK), swept.numbers(best, swept.USABLE)),
+        free=_free(numbers(best, swept.PEAK), numbers(best, swept.USABLE)),
         groups=layout_groups(rate, shown),
         equal=tuple(len(rows) for rows in equal),
         band=band_of_sweep(result, best.select(list(fields)).slice(0, 1).to_pylist()),
@@ -370,7 +370,12 @@ def pareto_figure(front: Front) -> fig.Figure:
     _draw_limit(axes, front)
     if len(front.rate):
         _draw_front(axes, front)
-    _draw_legend(axes)
+    if axes.get_legend_handles_labels()[0]:
+        # Below the axes: inside there is no place that rows never reach.
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncols=2, frameon=False, fontsize=9.0,
+            columnspacing=1.4, handletextpad=0.6,
+        )  # fmt: skip
     if len(front.rate):
         _list_front(axes, side, front)
     else:
@@ -378,15 +383,6 @@ def pareto_figure(front: Front) -> fig.Figure:
         notes = [f"{why}, so there is no front."] if cloud.rows else []
         fig.draw_list(side, (), (), notes=notes)
     return figure
-
-
-def _draw_legend(axes: fig.Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        # Below the axes: inside there is no place that rows never reach.
-        axes.legend(
-            loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncols=2, frameon=False, fontsize=9.0,
-            columnspacing=1.4, handletextpad=0.6,
-        )  # fmt: skip
 
 
 def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> fig.Figure:

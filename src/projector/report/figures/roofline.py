@@ -427,7 +427,13 @@ def gemm_figure(gemms: GemmList) -> fig.Figure:
     elif len(shown) == 1:
         _draw_terms(curve, shown[0])
     else:
-        _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)
+        share = rate / np.minimum(peak, intensity * memory)
+        order = np.argsort(share, kind="stable")
+        colours = [_COLOURS[name] for name in bounds[order]]
+        curve.bar(np.arange(len(share)), 100.0 * share[order], width=0.9, color=colours)
+        curve.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4), xticks=[])
+        shapes = "shapes, from the furthest below the roof to the nearest"
+        fig.label(curve, shapes, "share of the roof, %", "Share of the roofline", grid="y")
     _draw_roof(roof, intensity, rate / TERA, bounds, peak / TERA, memory / TERA)
     return figure
 
@@ -442,15 +448,6 @@ def _draw_terms(axes: fig.Axes, report: GemmReport) -> None:
     axes.barh([*times_us], [*times_us.values()], color=_COLOURS[report.bound])
     axes.axvline(report.time_s / MICROSECOND, color=fig.INK, lw=1.0, ls=(0, (4, 3)))
     fig.label(axes, "time, µs; dashed: the whole", "", "Terms, side by side or in turn", grid="x")
-
-
-def _draw_curve(axes: fig.Axes, share: np.ndarray, bounds: np.ndarray) -> None:
-    order = np.argsort(share, kind="stable")
-    colours = [_COLOURS[name] for name in bounds[order]]
-    axes.bar(np.arange(len(share)), 100.0 * share[order], width=0.9, color=colours)
-    axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4), xticks=[])
-    shapes = "shapes, from the furthest below the roof to the nearest"
-    fig.label(axes, shapes, "share of the roof, %", "Share of the roofline", grid="y")
 
 
 def _draw_roof(

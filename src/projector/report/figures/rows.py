@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Ints
 from projector.config.job import Job
 from projector.config.resources import hardware_table
 from projector.config.space import Expression
@@ -17,8 +17,9 @@ from projector.report.figures.words import HARDWARE, words_of
 from projector.report.terminal.grid import plain
 from projector.report.terminal.job import short_title
 from projector.sweeps.journal import Totals
-from projector.sweeps.result import SweepResult
+from projector.sweeps.result import SweepResult, codes, rows_within
 from projector.sweeps.store import Plan
+from projector.sweeps.table import arrow_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,19 +58,6 @@ def resolve(name: str, known: Sequence[str], *, key: str) -> str:
     why = f"may be {' or '.join(matches)}" if matches else "is not available"
     msg = f"{key}: {name!r} {why}; there are {', '.join(known)}"
     raise ConfigError(msg, key=key, value=name, allowed=list(known))
-
-
-def numbers(table: "pa.Table", name: str) -> Floats:
-    """Return a column of numbers, NaN where it is missing."""
-    import pyarrow as pa
-
-    return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
-
-
-def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:
-    """Return a column as positions in a list of its distinct values; None is one of them."""
-    column = table.column(name).combine_chunks().dictionary_encode("encode")
-    return np.asarray(column.indices.to_numpy(), np.int64), column.dictionary.to_pylist()
 
 
 def rows_at(
@@ -392,20 +380,25 @@ class OneWorkload(SweepResult):
     workload: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Field -> value that its rows have."""
 
-    def tables(self, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
+    def tables(
+        self, columns: Sequence[str] | None = None, rows: Ints | None = None
+    ) -> Iterator["pa.Table"]:
         """Yield the rows of the workload chunk by chunk, as `SweepResult.tables` does."""
-        import pyarrow as pa
-
         assert self.whole is not None
-        names = self._names(columns)
+        names, begin = self._names(columns), 0
         for table in self.whole.tables([*names, *self.workload]):
             mask = np.ones(len(table), np.bool_)
             for name, value in self.workload.items():
                 code, values = codes(table, name)
                 own = np.array([each == value for each in values], np.bool_)
                 mask &= own[code] if len(own) else False
-            if mask.any():
-                yield table.filter(pa.array(mask)).select(names)
+            own_rows = np.flatnonzero(mask)
+            end = begin + len(own_rows)
+            if rows is not None:
+                own_rows = own_rows[rows_within(rows, begin, end)]
+            begin = end
+            if len(own_rows):
+                yield table.take(arrow_column(own_rows)).select(names)
 
 
 def workloads_of(result: SweepResult) -> list[tuple[str, SweepResult]]:

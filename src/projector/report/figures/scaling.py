@@ -12,7 +12,7 @@ from projector.config.bands import Band
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
 from projector.report.figures.pareto import band_of_sweep
-from projector.sweeps.result import SweepResult
+from projector.sweeps.result import SweepResult, numbers
 
 _SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
 """Fields that set the number of devices, which every line already shows."""
@@ -74,8 +74,8 @@ def read_scaling(result: SweepResult) -> Scaling:
     fields = [name for name in swept.untied(result.plan, every) if name not in _SIZES]
     best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
     for table in result.tables([swept.GPUS, swept.RATE, *result.ranking_columns, *every]):
-        gpus = swept.numbers(table, swept.GPUS).astype(np.int64)
-        rate = np.where(result.is_ranked(table), swept.numbers(table, swept.RATE), np.nan)
+        gpus = numbers(table, swept.GPUS).astype(np.int64)
+        rate = np.where(result.is_ranked(table), numbers(table, swept.RATE), np.nan)
         rate = np.where(np.isnan(rate), -np.inf, rate)
         # By devices, the fastest of each first, earlier rows before equal ones.
         order = np.lexsort((-rate, gpus))

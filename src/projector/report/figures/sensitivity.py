@@ -2,12 +2,13 @@
 
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from projector.arrays import Floats
+from projector.config.resources import hardware_table
 from projector.report.figures import figure as fig
 from projector.report.figures.rows import title_of_jobs
 from projector.report.figures.words import label_of, labels_of, relative_ticks
@@ -132,14 +133,7 @@ def _draw(axes: fig.Axes, indices: Sequence[SobolIndex]) -> None:
 
 
 # The map of what bounds a step, as a picture.
-# Okabe and Ito's palette, which keeps apart for the colour-blind; idle is grey.
-COLOURS = {
-    "compute": "#56B4E9",
-    "memory": "#E69F00",
-    "communication": "#009E73",
-    "latency": "#CC79A7",
-    "bubble": "#A6A6A6",
-}
+COLOURS: Mapping[str, str] = hardware_table("report_words.yaml")["bound_colours"]
 NO_JOB = "#FFFFFF"
 
 MOST_PRINTED = 81

@@ -421,7 +421,6 @@ def _draw_packages(axes: Axes, topology: Topology, ring: Ring) -> None:
 def _draw_wedge(
     axes: Axes, span: tuple[float, float], outside: float, width: float, face: str, zorder: float
 ) -> None:
-    """Draw a part of a ring between two angles."""
     from matplotlib.patches import Wedge
 
     end, begin = (90.0 - math.degrees(angle) for angle in span)

@@ -33,13 +33,8 @@ def trace_document(analysis: TraceAnalysis) -> Document:
 
 def _phases(analysis: TraceAnalysis) -> list[Section]:
     bars = trace.phase_bars(analysis)
-    data = [
-        *page.stacked_bars(bars.phases, bars.parts, trace.COLOURS, flat=True),
-        *page.stacked_bars(
-            bars.phases, bars.communication, trace.TRAFFIC, "communication", flat=True
-        ),
-    ]
-    figure = {"data": data, "layout": _layout("time of an iteration, ms", len(bars.phases) * 2)}
+    groups = (bars.parts, trace.COLOURS, ""), (bars.communication, trace.TRAFFIC, "communication")
+    figure = _bars("time of an iteration, ms", bars.phases, *groups)
     text = (
         "Medians over iterations and devices. Launch is the time between kernels that compute; "
         "communication stands beside it, since it lies behind kernels or between them."
@@ -123,10 +118,7 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
         "launch not in the trace": bars.other_us,
     }
     colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
-    figure = {
-        "data": page.stacked_bars(bars.names, parts, colours, flat=True),
-        "layout": _layout("mean time before a run, µs", len(bars.names)),
-    }
+    figure = _bars("mean time before a run, µs", bars.names, (parts, colours, ""))
     text = (
         "Mean before one run. Preparation: the host had not yet called the launch. Call: it had. "
         "The operation with the largest sum over all runs comes first."
@@ -138,10 +130,7 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
     names, parts = trace.rank_spread(analysis)
     labels = [f"rank {name}" for name in names]
     colours = dict(zip(parts, trace.SPREAD_COLOURS, strict=True))
-    figure = {
-        "data": page.stacked_bars(labels, parts, colours, flat=True),
-        "layout": _layout("time of a rank, ms", len(labels)),
-    }
+    figure = _bars("time of a rank, ms", labels, (parts, colours, ""))
     summaries = rank_summaries(analysis.in_time)
     columns = [
         words("rank", names),
@@ -154,9 +143,11 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
     return [Section("Ranks beside each other", text, table, figures=[("ranks", lambda: figure)])]
 
 
-def _layout(title: str, bars: int) -> dict[str, Any]:
+def _bars(title: str, names: Sequence[str], *groups: tuple[Any, Any, str]) -> dict[str, Any]:
+    """Return groups of stacked bars, each with its parts, their colours and what they are."""
+    data = [bar for group in groups for bar in page.stacked_bars(names, *group, flat=True)]
     layout = page.plain_layout(title, "")
-    layout |= {"barmode": "stack", "height": 160 + 26 * bars}
+    layout |= {"barmode": "stack", "height": 160 + 26 * len(groups) * len(names)}
     layout["yaxis"] |= {"autorange": "reversed"}
     page.named_axis(layout, "yaxis")
-    return layout
+    return {"data": data, "layout": layout}

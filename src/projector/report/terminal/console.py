@@ -71,7 +71,6 @@ _MARKS = {"number": "", "word": "=", "text": "<", "bar": "|"}
 
 
 def _laid_out(table: Table) -> Grid:
-    """Return a table for a terminal."""
     columns = table.seen(Media.TERMINAL)
     laid_out = Grid(*(f"{_MARKS[each.kind]}{each.short or each.name}" for each in columns),
                     gap=table.gap)  # fmt: skip

@@ -20,7 +20,10 @@ LONGEST_COLUMNS = 4
 def sensitivity_report(result: Sensitivity | SharedSensitivity, top: int) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
     if isinstance(result, SharedSensitivity):
-        return [*_workloads(result), *_effects(result, top)]
+        rows = zip(count(1), result.workloads, result.sensitivities, strict=False)
+        table = Grid.of("workloads", rows, bound=lambda row: _bound(row[2]).split(",")[0])
+        mean = f"geometric mean {milliseconds(result.iteration_time_s)} ms/step"
+        return [*section("Workloads", mean, table), *_effects(result, top)]
     step = Text(f"{milliseconds(result.iteration_time_s)} ms/step", style="bold")
     step.append(f"  {_bound(result)}", style="not bold")
     return [
@@ -35,13 +38,6 @@ def sensitivity_report(result: Sensitivity | SharedSensitivity, top: int) -> lis
 def _bound(result: Sensitivity) -> str:
     largest = sorted((result.bound_shares or {}).items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {percent(share, 0)}" for name, share in largest if share >= 0.005)
-
-
-def _workloads(result: SharedSensitivity) -> list[RenderableType]:
-    rows = zip(count(1), result.workloads, result.sensitivities, strict=False)
-    table = Grid.of("workloads", rows, bound=lambda row: _bound(row[2]).split(",")[0])
-    mean = f"geometric mean {milliseconds(result.iteration_time_s)} ms/step"
-    return section("Workloads", mean, table)
 
 
 def _effects(result: Sensitivity | SharedSensitivity, top: int) -> list[RenderableType]:

@@ -269,20 +269,6 @@ def comparison_report(found: "TraceComparison") -> list[RenderableType]:
     table = Grid("=term", f"{names.first} ms", f"{names.second} ms", "difference", "ratio")
     for name, pair in found.step.items():
         table.add_row(name, *_pair(pair))
-    return [
-        *_title(found),
-        *section("Step", "what the device did; only what nothing hides", table),
-        *_operations(found),
-        *_unmatched(f"Only {names.second}", found.only_second),
-        *_unmatched(f"Only {names.first}", found.only_first),
-    ]
-
-
-def _ms(seconds: float) -> str:
-    return ms(seconds / NANOSECOND)
-
-
-def _title(found: "TraceComparison") -> list[RenderableType]:
     line = Text(found.title[:1].upper() + found.title[1:], style="bold")
     steps = "step" if found.iterations == 1 else "steps"
     ranks = "rank" if len(found.ranks) == 1 else "ranks"
@@ -292,7 +278,18 @@ def _title(found: "TraceComparison") -> list[RenderableType]:
         f"compared: {percent(found.matched_second)} of {second} and "
         f"{percent(found.matched_first)} of {first} time, durations added"
     )
-    return [line, *below(compared)]
+    return [
+        line,
+        *below(compared),
+        *section("Step", "what the device did; only what nothing hides", table),
+        *_operations(found),
+        *_unmatched(f"Only {names.second}", found.only_second),
+        *_unmatched(f"Only {names.first}", found.only_first),
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return ms(seconds / NANOSECOND)
 
 
 def _pair(pair: "Pair") -> tuple[str, str, str, str]:

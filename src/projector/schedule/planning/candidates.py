@@ -15,7 +15,7 @@ from projector.kernels import planning as kernels
 from projector.kernels.planning import Candidates, OrderColumns, StageCosts
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs
-from projector.schedule.replay.order_times import peak_bytes, replay
+from projector.schedule.replay.order_times import peak_bytes, replay_batch
 
 FINALISTS = 12
 """Candidates that are laid out with all microbatches; the others drop out with fewer."""
@@ -38,7 +38,9 @@ def best_order(
         ranking = ranking[rank(stage_of, candidates.pick(ranking), costs, microbatches, 1)]
     if len(ranking) == 0:
         return None
-    _, _, columns = _run(stage_of, candidates.pick(ranking[:1]), costs, microbatches, 1)
+    _, _, columns = _run(
+        stage_of, candidates.pick(ranking[:1]), costs, microbatches, 1, listed=True
+    )
     return Order.of_ranks(stage_of, microbatches, *columns, splits_backward=True)
 
 
@@ -53,7 +55,7 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
             continue
         durations, latencies = _countable(costs, order.microbatches)
         duration_ps = np.repeat(durations.T[order.stage_of][..., np.newaxis], 3, axis=-1)
-        summary = replay(order, duration_ps, latencies).summary
+        summary = replay_batch(order, duration_ps[np.newaxis], latencies[np.newaxis])
         makespan = int(summary.makespan_ps[0])
         period = int((summary.rank_end_ps - summary.rank_start_ps).max())
         time = (makespan, period) if costs.objective == "makespan" else (period, makespan)
@@ -104,11 +106,17 @@ def _countable(costs: Costs, microbatches: int) -> tuple[Ints, Ints]:
 
 
 def _run(
-    stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int, most: int
+    stage_of: Ints,
+    candidates: Candidates,
+    costs: Costs,
+    microbatches: int,
+    most: int,
+    *,
+    listed: bool = False,
 ) -> tuple[Ints, Ints, OrderColumns]:
     pp, vpp = stage_of.shape
     durations, latencies = _countable(costs, microbatches)
-    operations = (pp, 3 * vpp * microbatches)
+    operations = (pp, 3 * vpp * microbatches if listed else 0)
     columns = OrderColumns(np.empty(operations, np.int8), *np.empty((2, *operations), np.int64))
     makespan, period = np.empty((2, len(candidates.shape)), np.int64)
     kernels.plan_candidates(

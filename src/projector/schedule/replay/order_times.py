@@ -12,9 +12,17 @@ from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.kernels.grouping import rows_by_number
-from projector.kernels.pipeline import Ends, OperationTimes, Replays
+from projector.kernels.pipeline import LAST, MIDDLE, Ends, OperationTimes, Replays
 from projector.kernels.pipeline_forks import replay_forks
-from projector.schedule.order import Order, Series, check_complete, kept_by_operations, of_order
+from projector.schedule.order import (
+    MIN_PERIODS,
+    Order,
+    Series,
+    check_complete,
+    kept_by_operations,
+    of_order,
+)
+from projector.schedule.registry import ChosenOrder
 from projector.schedule.replay import programs
 from projector.schedule.replay.programs import compile_line
 
@@ -151,7 +159,7 @@ def fastest_method(order: Order, n: int) -> str:
     if n < MIN_BATCH:
         return "direct"
     # A search for a period is spared where even one of a single microbatch would not pay.
-    if order.microbatches > JUMP_COST * programs.MIN_PERIODS:
+    if order.microbatches > JUMP_COST * MIN_PERIODS:
         forking = programs.compile_forks(order)
         if forking is not None and JUMP_COST * forking.expected_operations() < len(order.kind):
             return "jump"
@@ -233,6 +241,20 @@ def _work_ps(order: Order, times: OperationTimes) -> Ints:
     return work_ps
 
 
+def replay_of(ends: Ends, duration_ps: Ints, microbatches: int) -> Replays:
+    """Return the one replay of some ends, whose work follows from ``int64[1, pp, vpp, 3, 3]``."""
+    row, later_ps = slice(ends.row[0], ends.row[0] + 1), ends.later_ps[0]
+    forward, backward, weight = (duration_ps[:, :, :, kind] for kind in range(3))
+    least_ps = forward[..., 0] + backward[..., LAST] + weight[..., LAST]
+    each_ps = forward[..., MIDDLE] + backward[..., MIDDLE] + weight[..., MIDDLE]
+    return Replays(
+        ends.rank_start_ps[row],
+        ends.rank_end_ps[row] + later_ps,
+        (least_ps + (microbatches - 1) * each_ps).sum(axis=2),
+        ends.last_backward_end_ps[row] + later_ps,
+    )
+
+
 def check_status(status: int) -> None:
     """Raise where a kernel has met a time that is out of range."""
     if status != kernels.OK:
@@ -295,6 +317,30 @@ class Wanted(NamedTuple):
     """``int64[rows, 2, pp * vpp]``: latencies, as in `replay_batch`."""
     into: Ends
     """Output; of `empty_ends`, but for columns without rows, which are left out."""
+
+
+def replay_chosen(
+    orders: Sequence[ChosenOrder],
+    order_of_run: Ints,
+    timing_of_run: Ints,
+    batches: Sequence[Wanted],
+) -> None:
+    """Run many orders, each with the times of its row; runs with the same follow one another."""
+    numbers: dict[Series | Order, int] = {}
+    group_of_order = np.zeros(len(orders), np.int64)
+    for number in np.flatnonzero(np.bincount(order_of_run)).tolist():
+        chosen = orders[number]
+        alike = chosen.setting.series() if chosen.planned is None else chosen.planned
+        group_of_order[number] = numbers.setdefault(alike, len(numbers))
+    counts = np.array([chosen.setting.microbatches for chosen in orders], np.int64)
+    runs, begin = rows_by_number(group_of_order.take(order_of_run), len(numbers))
+    for alike, number in numbers.items():
+        some = runs[begin[number] : begin[number + 1]]
+        which = timing_of_run.take(some)
+        if isinstance(alike, Series):
+            replay_counts(alike, counts, order_of_run.take(some), which, some, batches)
+        else:
+            replay_alone(alike, which, some, batches)
 
 
 def replay_counts(
@@ -366,9 +412,7 @@ def _forking(series: Series, counts: Ints, runs: int) -> list[programs.ForkingOr
     found = []
     for rest in np.unique(counts % series.every).tolist():
         alike = counts[counts % series.every == rest]
-        # The microbatches of an order that repeats itself often enough to be seen to do so.
-        ramps = series.least + 3 * max(series.pp, series.every)
-        longest = series.alike(ramps + (programs.MIN_PERIODS + 1) * series.every, rest)
+        longest = series.with_period(rest)
         if alike.sum() > longest and alike.sum() * 3 * series.pp * series.vpp > few:
             found.append(_compiled(series, longest))
     return [forking for forking in found if forking is not None]

@@ -12,7 +12,14 @@ from projector.kernels.pipeline import Ends, Line, OperationTimes, Replays
 from projector.kernels.pipeline_forks import MOST_RUNS, Forks
 from projector.kernels.pipeline_lanes import LaneProgram
 from projector.kernels.pipeline_periods import PeriodicProgram
-from projector.schedule.order import FORWARD, Order, check_complete, kept_by_operations, of_order
+from projector.schedule.order import (
+    FORWARD,
+    MIN_PERIODS,
+    Order,
+    check_complete,
+    kept_by_operations,
+    of_order,
+)
 
 
 @kept_by_operations(of_order)
@@ -35,12 +42,13 @@ def compile_line(order: Order) -> Line:
     )
     if status != kernels.OK:
         raise ScheduleError("this order is not a schedule: a rank waits for ever", key="schedule")
-    used, uses = np.unique(line[:, kernels.DURATION].astype(np.int64), return_counts=True)
+    uses = np.bincount(line[:, kernels.DURATION])
+    used = np.flatnonzero(uses)
     compiled = Line(
         line=line,
         slot=slot,
         used=used,
-        uses=uses,
+        uses=uses[used],
         latency_uses=np.bincount(line[:, kernels.LATENCY], minlength=1 + 2 * order.stage_of.size),
         first_slot=slot[order.rank_offset[:-1]],
         last_slot=slot[order.rank_offset[1:] - 1],
@@ -108,9 +116,6 @@ def freeze(arrays: tuple[Any, ...]) -> None:
         if isinstance(array, np.ndarray):
             array.setflags(write=False)
 
-
-MIN_PERIODS = 10
-"""Fewer repetitions than this are not worth the search for a steady state."""
 
 MAX_HISTORY = 4
 """Periods that an operation may reach back; orders that read farther do not fork."""

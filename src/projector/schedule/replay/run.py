@@ -1,5 +1,6 @@
 """One step of a pipeline with its times and its memory: what is compared, drawn and traced."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -7,14 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.kernels.pipeline import MAX_PS, MIDDLE, OK, OUT_OF_RANGE, Replays
 from projector.schedule.order import BACKWARD, FORWARD, Order
+from projector.schedule.registry import ChosenOrder
 from projector.schedule.replay.order_times import (
     PS_PER_S,
     Timeline,
+    Wanted,
+    check_status,
     peak_bytes,
     peak_in_flight,
     replay,
+    replay_chosen,
+    replay_of,
 )
+from projector.schedule.replay.programs import empty_ends
 
 if TYPE_CHECKING:
     from projector.schedule.planning.optimise import Optimised
@@ -44,7 +52,7 @@ class PipelineRun:
     """An order with the durations, latencies and activations of one configuration."""
 
     schedule: str
-    order: Order
+    chosen: ChosenOrder
     duration_ps: Ints
     """``int64[pp, vpp, 3, 3]``: by rank, chunk, kind and class, as `replay_batch` takes them."""
     p2p_ps: Ints
@@ -72,21 +80,43 @@ class PipelineRun:
 
         return search_of(self.order)
 
+    @property
+    def order(self) -> Order:
+        """Every operation; a long step has gigabytes of them."""
+        return self.chosen.order()
+
     @cached_property
     def timeline(self) -> Timeline:
         """Start and end of every operation."""
         return replay(self.order, self.duration_ps, self.p2p_ps)
 
+    @cached_property
+    def summary(self) -> Replays:
+        """Start, end and work of every rank, without a list of what repeats itself."""
+        # Sums and maxima of multiples are multiples: long round times never come near an overflow.
+        units = (np.gcd.reduce(times, axis=None) for times in (self.duration_ps, self.p2p_ps))
+        unit = math.gcd(*map(int, units)) or 1
+        pp, chunks = self.activation_bytes.shape
+        one, ends = np.zeros(1, np.int64), empty_ends(pp, chunks, 1)
+        duration_ps = self.duration_ps[np.newaxis] // unit
+        each_ps = duration_ps[0, ..., MIDDLE].sum(axis=(1, 2), dtype=np.float64).max()
+        too_long = each_ps * (self.chosen.microbatches - 1) > 1.01 * MAX_PS / unit
+        check_status(OUT_OF_RANGE if too_long else OK)
+        wanted = Wanted(duration_ps, self.p2p_ps[np.newaxis] // unit, ends)
+        replay_chosen([self.chosen], one, one, [wanted])
+        replays = replay_of(ends, duration_ps, self.chosen.microbatches)
+        check_status(OK if replays.makespan_ps[0] <= MAX_PS // unit else OUT_OF_RANGE)
+        return Replays(*(times * unit for times in replays))
+
     @property
     def makespan_s(self) -> float:
         """Seconds from the first start to the last end of any rank."""
-        return int(self.timeline.summary.makespan_ps[0]) / PS_PER_S
+        return int(self.summary.makespan_ps[0]) / PS_PER_S
 
     @property
     def period_s(self) -> float:
         """Seconds of the longest span of one rank."""
-        summary = self.timeline.summary
-        return int((summary.rank_end_ps - summary.rank_start_ps).max()) / PS_PER_S
+        return int((self.summary.rank_end_ps - self.summary.rank_start_ps).max()) / PS_PER_S
 
     @property
     def busiest_s(self) -> float:
@@ -95,24 +125,24 @@ class PipelineRun:
 
     @property
     def _work_ps(self) -> int:
-        busy = self.timeline.summary.rank_busy_ps[0]
+        busy = self.summary.rank_busy_ps[0]
         return int((busy if self.sends_ps is None else busy - self.sends_ps).max())
 
     @property
     def bubble_fraction(self) -> float:
         """``(makespan - work) / work`` with the work of the busiest rank; 0 without work."""
-        makespan, work = int(self.timeline.summary.makespan_ps[0]), self._work_ps
+        makespan, work = int(self.summary.makespan_ps[0]), self._work_ps
         return (makespan - work) / work if work else 0.0
 
     @cached_property
     def peak_in_flight(self) -> list[int]:
         """Most microbatch-chunks that each rank holds at one time."""
-        return [int(count) for count in peak_in_flight(self.order)]
+        return [int(count) for count in peak_in_flight(self.chosen.short())]
 
     @cached_property
     def peak_bytes(self) -> Floats:
         """Most that each rank holds at one time, ``float64[pp]``."""
-        peaks, _ = peak_bytes(self.order, self.activation_bytes[np.newaxis], self.w_share)
+        peaks, _ = peak_bytes(self.chosen.short(), self.activation_bytes[np.newaxis], self.w_share)
         peak = np.asarray(peaks[0], np.float64)
         return peak if self.static_bytes is None else peak + self.static_bytes
 

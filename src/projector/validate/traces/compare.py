@@ -21,20 +21,13 @@ from projector.trace.intervals import Intervals, difference, union
 from projector.trace.select import take
 from projector.trace.work import Works, works_of
 from projector.units import MEGA, PICOSECOND
+from projector.validate.traces import result as results
 from projector.validate.traces.expected import Expected, ExpectedRow, Name, expect
 from projector.validate.traces.matching import WAYS, Matching, match
-from projector.validate.traces.result import (
-    Difference,
-    Names,
-    Side,
-    TraceComparison,
-    Unmatched,
-    explain,
-)
 from projector.validate.traces.sides import Sums, counted_kernels, known, sums_of
 
 
-def compare_run(analysis: TraceAnalysis, job: Job) -> TraceComparison:
+def compare_run(analysis: TraceAnalysis, job: Job) -> results.TraceComparison:
     """Put the selected ranks and iterations of a run beside what the models say of its job."""
     return Compared(analysis, job).result()
 
@@ -86,12 +79,12 @@ class Compared:
             rows = self.activities.rank == rank
             yield rows, take(self.activities, rows)
 
-    def result(self) -> TraceComparison:
+    def result(self) -> results.TraceComparison:
         """Return the comparison."""
         model = self.expected.job.model.name
-        return TraceComparison(
+        return results.TraceComparison(
             title=f"{model}: a run beside its projection",
-            names=Names(),
+            names=results.Names(),
             operations=tuple(sorted(self._operations(), key=lambda each: -abs(each.difference_s))),
             only_first=tuple(sorted(self._not_measured(), key=lambda each: -each.time_s)),
             only_second=unmatched(self.activities, self.matching.of < 0, self.steps),
@@ -121,7 +114,7 @@ class Compared:
                 total[name] += seconds / len(self.ranks)
         return dict(total)
 
-    def _operations(self) -> Iterator[Difference]:
+    def _operations(self) -> Iterator[results.Difference]:
         matching, rows = self.matching, _rows_by_name(self.expected)
         causal = any(
             row.key.causal
@@ -142,13 +135,13 @@ class Compared:
 
     def _difference(
         self, number: int, name: Name, rows: Sequence[ExpectedRow], sums: Sums
-    ) -> Difference:
+    ) -> results.Difference:
         matching, kind = self.matching, rows[0].kind
         projected_s = sum(row.runs * row.time_s for row in rows)
         first, second = _sides(rows, projected_s, number, sums, matching, self._peak(rows[0]))
         ways = Counter(matching.way[matching.of == number].tolist())
         key = rows[0].key
-        return Difference(
+        return results.Difference(
             operation=name.label,
             phase=name.phase,
             kind=kind,
@@ -157,7 +150,7 @@ class Compared:
             high_s=float(sums.high_s[number]),
             runs=sums.runs(number),
             expected_runs=sum(row.runs * (row.launches if key else 1.0) for row in rows),
-            factors=explain(first, second),
+            factors=results.explain(first, second),
             matched_by={WAYS[way]: count for way, count in ways.most_common()},
             shape=shape_of(key) if key is not None else "",
         )
@@ -169,13 +162,13 @@ class Compared:
         peak_hz = self.expected.job.cluster.device.peak_clock_mhz * MEGA
         return self.expected.peak_flop_per_s[row.key.dtype] * row.clock_hz / peak_hz
 
-    def _not_measured(self) -> Iterator[Unmatched]:
+    def _not_measured(self) -> Iterator[results.Unmatched]:
         found = set(np.unique(self.matching.of).tolist())
         rows = _rows_by_name(self.expected)
         for number, name in enumerate(self.matching.names):
             if number not in found:
                 own = rows[name]
-                yield Unmatched(
+                yield results.Unmatched(
                     operation=name.label,
                     phase=name.phase,
                     kind=own[0].kind,
@@ -218,13 +211,13 @@ def _rows_by_name(expected: Expected) -> Mapping[Name, list[ExpectedRow]]:
 def _sides(
     rows: Sequence[ExpectedRow], projected_s: float, number: int, sums: Sums, matching: Matching,
     peak_flop_per_s: float,
-) -> tuple[Side, Side]:  # fmt: skip
+) -> tuple[results.Side, results.Side]:  # fmt: skip
     name, kind = rows[0].name, rows[0].kind
     runs = sum(row.runs for row in rows)
     measured = sums.side(number)
     if kind in ("gemm", "attention") and measured.work:
         flop = sum(row.runs * row.flop for row in rows)
-        projected = Side(
+        projected = results.Side(
             time_s=projected_s,
             runs=runs * matching.parts.get(name, 1.0),
             work=flop,
@@ -238,13 +231,13 @@ def _sides(
         # How many buckets data parallelism makes is the framework's choice; the bytes are not.
         counted = None if rows[0].key is None else runs
         moved = sum(row.runs * row.bytes for row in rows)
-        return Side(time_s=projected_s, runs=counted, work=moved, waiting=1.0), measured
+        return results.Side(time_s=projected_s, runs=counted, work=moved, waiting=1.0), measured
     scale, tokens = matching.scale.get(name.phase), matching.tokens
-    plain = Side(time_s=measured.time_s, overlap=measured.overlap)
+    plain = results.Side(time_s=measured.time_s, overlap=measured.overlap)
     if scale is None:
-        return Side(time_s=projected_s, overlap=1.0), plain
+        return results.Side(time_s=projected_s, overlap=1.0), plain
     return (
-        Side(time_s=projected_s, runs=1.0, work=1.0, overlap=1.0),
+        results.Side(time_s=projected_s, runs=1.0, work=1.0, overlap=1.0),
         replace(plain, runs=scale, work=scale * tokens),
     )
 
@@ -275,7 +268,9 @@ def by_operation(activities: activity.Activities, rows: Ints) -> tuple[Groups, l
     return same, keys
 
 
-def unmatched(activities: activity.Activities, rows: Flags, steps: int) -> tuple[Unmatched, ...]:
+def unmatched(
+    activities: activity.Activities, rows: Flags, steps: int
+) -> tuple[results.Unmatched, ...]:
     """Return what some activities add up to, by operation (or kernel), phase and type."""
     kept = np.flatnonzero(rows)
     same, keys = by_operation(activities, kept)
@@ -285,7 +280,7 @@ def unmatched(activities: activity.Activities, rows: Flags, steps: int) -> tuple
     longest = np.lexsort((duration_ps, same.of))
     kernels = activities.name[kept[longest[np.cumsum(counts) - 1]]]
     found = [
-        Unmatched(
+        results.Unmatched(
             **key._asdict(),
             time_s=float(time_ps[number]) * PICOSECOND / steps,
             runs=float(counts[number]) / steps,
@@ -296,14 +291,14 @@ def unmatched(activities: activity.Activities, rows: Flags, steps: int) -> tuple
     return tuple(sorted(found, key=lambda each: -each.time_s))
 
 
-def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> TraceComparison:
+def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> results.TraceComparison:
     """Put two runs side by side, operation by operation, such as one job under FSDP 1 and 2."""
     runs = (_Run(first), _Run(second))
     both = [key for key in runs[0].keys if key in runs[1].place]
     operations = [_between(key, *runs) for key in both]
-    return TraceComparison(
+    return results.TraceComparison(
         title="two runs",
-        names=Names("first", "second"),
+        names=results.Names("first", "second"),
         operations=tuple(sorted(operations, key=lambda each: -abs(each.difference_s))),
         only_first=runs[0].without(set(both)),
         only_second=runs[1].without(set(both)),
@@ -348,24 +343,24 @@ class _Run:
                 total[name] += seconds
         return dict(total)
 
-    def without(self, both: set[Key]) -> tuple[Unmatched, ...]:
+    def without(self, both: set[Key]) -> tuple[results.Unmatched, ...]:
         """Return what the other run does not have."""
         lone = [number for number, key in enumerate(self.keys) if key not in both]
         return unmatched(self.activities, np.isin(self.of, lone), self.steps)
 
 
-def _between(key: Key, first: _Run, second: _Run) -> Difference:
+def _between(key: Key, first: _Run, second: _Run) -> results.Difference:
     before, after = (run.sums.side(run.place[key]) for run in (first, second))
     number = second.place[key]
     timed = before.time_s > 0.0 and after.time_s > 0.0
-    return Difference(
+    return results.Difference(
         **key._asdict(),
         pair=Pair(after.time_s, before.time_s),
         low_s=float(second.sums.low_s[number]),
         high_s=float(second.sums.high_s[number]),
         runs=after.runs or 0.0,
         expected_runs=before.runs or 0.0,
-        factors=explain(before, after) if timed else (),
+        factors=results.explain(before, after) if timed else (),
         matched_by={"name": int(np.count_nonzero(second.of == number))},
     )
 

@@ -121,7 +121,13 @@ class Products:
         }
         self.scale = max([1.0, *sorted(ratios)], key=self._explained)
         self._match()
-        self.grouped = self._match_grouped(seen)
+        experts = [row for row in self.rows if row.key is not None and row.key.expert]
+        found = {
+            work: next((row for row in experts if _tokens_of(work, row, layout_of(row))), None)
+            for work in seen
+            if _extents(work) not in self.parts
+        }
+        self.grouped = {work: row for work, row in found.items() if row is not None}
 
     def key_of(self, work: Work) -> Work | Extents:
         """Return what products have in common that may be the same layers."""
@@ -205,16 +211,6 @@ class Products:
             chosen = _adding_up(pieces, layout.divided)
             for extents, times in chosen.items():
                 self.parts.setdefault(extents, []).append(Part(row, times))
-
-    def _match_grouped(self, seen: Mapping[Work, float]) -> dict[Work, ExpectedRow]:
-        """Return products of experts by their weights, whatever their tokens."""
-        experts = [row for row in self.rows if row.key is not None and row.key.expert]
-        found = {
-            work: next((row for row in experts if _tokens_of(work, row, layout_of(row))), None)
-            for work in seen
-            if _extents(work) not in self.parts
-        }
-        return {work: row for work, row in found.items() if row is not None}
 
 
 def _extents(work: Work) -> Extents:

@@ -5,13 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
-from projector.config.formats.emit.layer_words import (
-    LETTERS,
-    has_pattern,
-    layer_list,
-    layer_pattern,
-    layer_words,
-)
+from projector.config.formats.emit import layer_words as letters
 from projector.config.formats.megatron import ARGUMENT, NEGATED
 from projector.config.formats.megatron_settings.model import LATENT_LENGTH, layers_of_period
 from projector.config.job import Job
@@ -32,7 +26,7 @@ _SWITCHES_OFF: Final = {setting: switch for switch, setting in NEGATED.items() i
 
 def own(job: Job) -> dict[str, Any]:
     """Return nothing, as the launcher names the nodes; refuse ALiBi and strange layers."""
-    check_model(job.model, "Megatron-LM", LETTERS)
+    check_model(job.model, "Megatron-LM", letters.LETTERS)
     return {}
 
 
@@ -40,7 +34,7 @@ def check_model(model: ModelConfig, title: str, known: Iterable[str]) -> None:
     """Refuse ALiBi, and kinds of layers that a framework has no letter for."""
     known = [*known]
     strange = sorted({*model.layer_kinds} - {*known})
-    if strange and has_pattern(model):
+    if strange and letters.has_pattern(model):
         pairs = any(all(parts_of(kind)) for kind in strange)
         hint = "; a mixer and its feed-forward are two layers there" if pairs else ""
         msg = (
@@ -64,9 +58,11 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
         connections=_connections(job),
     )
     groups = megatron_arguments(job)
-    if has_pattern(job.model):
+    if letters.has_pattern(job.model):
         latent = {"attention": "+"} if job.model.mla is not None else {}
-        groups["model"]["hybrid_layer_pattern"] = layer_pattern(job, {**LETTERS, **latent})
+        groups["model"]["hybrid_layer_pattern"] = letters.layer_pattern(
+            job, {**letters.LETTERS, **latent}
+        )
         groups["model"]["spec"] = _SPECIFICATION
     if "padded_vocab_size" not in groups["model"]:
         # The NullTokenizer of the script adds the end of a document before Megatron pads.
@@ -77,7 +73,7 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
     end: str = _TABLE["script_end"].format(
         nodes=job.cluster.nodes,
         gpus_per_node=job.cluster.gpus_per_node,
-        program="hybrid" if has_pattern(job.model) else "gpt",
+        program="hybrid" if letters.has_pattern(job.model) else "gpt",
         arrays=" ".join(f'"${{{_array(group)}[@]}}"' for group in groups),
     )
     return f"{text}\n{end}"
@@ -196,7 +192,7 @@ def _positions(job: Job) -> Arguments:
     if freq is not None:
         # Megatron takes a number where it divides the layers, a list otherwise.
         pattern = tuple(layers_of_period(freq, model.num_layers))
-        settings["no_rope_freq"] = layer_list(pattern) if model.num_layers % freq else freq
+        settings["no_rope_freq"] = letters.layer_list(pattern) if model.num_layers % freq else freq
     if scaling is None or model.rotary_base_local is not None:
         # Megatron would stretch the layers with a window, too.
         return settings
@@ -238,7 +234,7 @@ def _windows(job: Job) -> Arguments:
         full = layers - windowed
         # Megatron leaves each n-th layer whole; what that cannot say is listed.
         each = layers // full if layers // (layers // full) == full else 0
-        pattern = layer_list((1,) * windowed + (0,) * full)
+        pattern = letters.layer_list((1,) * windowed + (0,) * full)
         settings["window_attn_skip_freq"] = each if each > 1 else pattern
     return settings
 
@@ -253,7 +249,7 @@ def _layer_freq(job: Job) -> Arguments:
     freq = job.model.moe.layer_freq
     if job.model.layer_types is not None:
         freq = tuple(map(int, job.model.moe_layers))
-    return {"moe_layer_freq": freq if isinstance(freq, int) else layer_list(freq)}
+    return {"moe_layer_freq": freq if isinstance(freq, int) else letters.layer_list(freq)}
 
 
 def _router(job: Job) -> Arguments:
@@ -284,7 +280,7 @@ def _dispatcher(job: Job) -> Arguments:
 
 def _stages(job: Job) -> Arguments:
     split = job.parallelism
-    if has_pattern(job.model):
+    if letters.has_pattern(job.model):
         return {}  # which has the stages
     layout = split.pipeline_model_parallel_layout or _uneven_layout(job)
     if layout:
@@ -377,7 +373,7 @@ _RULES: Final[Mapping[str, Callable[[Job], Arguments]]] = {
     },
     "padded_vocabulary": _padded_vocabulary,
     "windows": _windows,
-    "layers": lambda job: layer_words(job.model),
+    "layers": lambda job: letters.layer_words(job.model),
     "layer_freq": _layer_freq,
     "router": _router,
     "dispatcher": _dispatcher,
