@@ -318,7 +318,7 @@ def test_folds_hold_out_whole_groups_whatever_the_order():
 
 def test_a_prior_holds_what_rows_do_not_say():
     field = field_of(load_device(DEVICE), "gemm_overhead_us")
-    found = fit([field], lambda values: np.ones(3), np.ones(3))
+    found = fit([field], lambda points: np.ones((len(points), 3)), np.ones(3))
     assert not found.seen.any()
     assert np.isnan(found.errors).all()
     assert found.coordinates == 0.0
@@ -327,7 +327,7 @@ def test_a_prior_holds_what_rows_do_not_say():
 def test_time_that_is_no_time_is_refused():
     field = field_of(load_device(DEVICE), "gemm_overhead_us")
     with pytest.raises(ConfigError, match="not positive"):
-        fit([field], lambda values: np.zeros(3), np.ones(3))
+        fit([field], lambda points: np.zeros((len(points), 3)), np.ones(3))
 
 
 def test_doubtful_and_unreadable_rows_are_left_out_and_counted(tmp_path):

@@ -4,6 +4,7 @@ import json
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -71,7 +72,8 @@ def _answer(probe, truth=TRUTH, noise=0.0, rate=5e11, copy=2e10):
     start = load_device(read_off(probe, Answer(environment=probe.environment, outcomes=rates)))
     model = ProbeModel(probe, start)
     chance = random.Random(0)
-    truth_s = iter(model.times_s(changed(start, truth), list(model.sights(outcomes)), ALONE_S))
+    sights = list(model.sights(outcomes))
+    truth_s = iter(model.times_s([changed(start, truth)], sights, ALONE_S)[0])
     for position, program in enumerate(probe.task.programs):
         parts = {
             "operation": ("time",), "layer": ("forward", "backward"), "step": ("optimizer", "total")
@@ -189,3 +191,22 @@ def test_the_command_writes_a_profile_that_others_take(hasty, monkeypatch, tmp_p
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(name, told, capsys):
     assert run(["probe", "--out", name]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_devices_are_timed_together_as_each_by_itself(probe):
+    answer = _answer(probe, noise=0.0)
+    start = load_device(read_off(probe, answer))
+    model = ProbeModel(probe, start)
+    sights = list(model.sights(answer.outcomes))
+    # The first two share a record, as its rate within a step is the product of both.
+    values = [
+        {"training_memory_share": 0.5},
+        {"elementwise_efficiency": 0.5 * start.elementwise_efficiency},
+        {"gemm_overhead_us": 2.0 * start.gemm_overhead_us},
+        {},
+    ]
+    devices = [changed(start, each) for each in values]
+    together = model.times_s(devices, sights, ALONE_S)
+    for device, time_s in zip(devices, together, strict=True):
+        assert np.array_equal(model.times_s([device], sights, ALONE_S)[0], time_s)
+    assert len(np.unique(together, axis=0)) == len(devices)

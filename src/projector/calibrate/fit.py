@@ -10,6 +10,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def field_of(device: Device, path: str) -> Field:
         msg = f"fields: {device.name} has no number {path!r} to fit; {hint}"
         raise ConfigError(msg, key="fields", value=path, allowed=close or sorted(known))
     prior = known[path]
-    schema = Device.model_json_schema()
+    schema = _schema()
     limits = _limits(schema, schema, path.split("."))
     least, most = _physical_limits(device, path)
     upper = max(min(float(limits.get("maximum", math.inf)), most), prior)
@@ -93,6 +94,11 @@ def field_of(device: Device, path: str) -> Field:
         raise ConfigError(msg, key="fields", value=path, allowed="a field that is not 0")
     lower, upper = max(least, prior / FURTHEST), min(upper, prior * FURTHEST)
     return Field(path, prior, lower, upper, logarithmic=True)
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return Device.model_json_schema()
 
 
 def changed(device: Device, values: Mapping[str, float]) -> Device:
@@ -168,8 +174,8 @@ UNSEEN = 1e-6
 
 MAX_EVALUATIONS = 60
 
-Times = Callable[[dict[str, float]], Floats]
-"""Projected time of every row [s] with these values of fields."""
+Times = Callable[[Sequence[dict[str, float]]], Sequence[Floats]]
+"""Projected time of every row [s], with each of several values of the fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,29 +201,32 @@ def fit(
     lower, upper = np.array([field.bounds for field in fields]).T
     log_measured = np.log(measured_s)
 
-    def log_ratio(x: Floats) -> Floats:
-        values = {field.path: field.value(float(v)) for field, v in zip(fields, x, strict=True)}
-        time_s = times_s(values)
-        if not (np.isfinite(time_s) & (time_s > 0.0)).all():
-            msg = f"a projected time is not positive with {values}"
-            raise ConfigError(msg, key="fields", value=values)
+    def log_ratios(points: Floats) -> Floats:
+        values = [
+            {field.path: field.value(float(v)) for field, v in zip(fields, x, strict=True)}
+            for x in points
+        ]
+        time_s = np.stack(times_s(values))
+        good = (np.isfinite(time_s) & (time_s > 0.0)).all(axis=1)
+        if not good.all():
+            bad = values[int(np.argmin(good))]
+            msg = f"a projected time is not positive with {bad}"
+            raise ConfigError(msg, key="fields", value=bad)
         ratio: Floats = np.log(time_s) - log_measured
         return ratio
 
     def slopes(x: Floats) -> Floats:
-        columns = []
-        for position in range(len(fields)):
-            low, high = x.copy(), x.copy()
-            low[position] = max(x[position] - STEP, lower[position])
-            high[position] = min(x[position] + STEP, upper[position])
-            columns.append((log_ratio(high) - log_ratio(low)) / (high[position] - low[position]))
-        return np.stack(columns, axis=1)
+        steps = STEP * np.eye(len(fields))
+        low, high = np.maximum(x - steps, lower), np.minimum(x + steps, upper)
+        below, above = np.split(log_ratios(np.concatenate([low, high])), 2)
+        columns: Floats = ((above - below) / np.diag(high - low)[:, None]).T
+        return columns
 
     seen = np.abs(slopes(np.clip(np.zeros(len(fields)), lower, upper))).max(axis=0) > UNSEEN
     prior = np.diag(1.0 / spread)
     # The other bounded method stalls where a field starts at its bound, as shares of 0 do.
     solution: Any = least_squares(
-        lambda x: np.concatenate([log_ratio(x) / NOISE, x / spread]),
+        lambda x: np.concatenate([log_ratios(x[None])[0] / NOISE, x / spread]),
         np.zeros(len(fields)),
         lambda x: np.concatenate([slopes(x) / NOISE, prior]),
         bounds=(lower, upper),

@@ -6,7 +6,7 @@ framework add, and weigh as much as any operation. `projector.measure.probe` say
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from projector.measure.probe import FITTED, SWEPT, Probe, number, read_off, seco
 from projector.measure.programs import layers_of
 from projector.operations.cost import cost_rows
 from projector.operations.table import MEMORY
-from projector.projection.evaluate import Evaluation, evaluate
+from projector.projection.evaluate import evaluate
 from projector.projection.pipeline_costs import cost_pipelines
 from projector.units import TERA
 
@@ -151,7 +151,9 @@ def fit_probe(probe: Probe, answer: task.Answer) -> Probed:
     which = _weighed(sights, probe.settings.left_out)
     solution = fit(
         fields,
-        lambda values: model.times_s(changed(device, values), sights, alone_s)[which],
+        lambda points: list(
+            model.times_s([changed(device, each) for each in points], sights, alone_s)[:, which]
+        ),
         measured_s[which],
         probe.settings.evaluations,
     )
@@ -162,7 +164,7 @@ def fit_probe(probe: Probe, answer: task.Answer) -> Probed:
         note = "as kernel_start_us: a CPU has no graphs"
         data = {**data, "kernel_start_graph_us": {**data["kernel_start_us"], "note": note}}
     fitted = load_device(data)
-    projected_s = model.times_s(fitted, sights, alone_s)
+    (projected_s,) = model.times_s([fitted], sights, alone_s)
     rows = tuple(
         Seen(sight.what, f"{sight.name} {sight.part}", sight.measured_s, float(time_s))
         for sight, time_s in zip(sights, projected_s, strict=True)
@@ -178,7 +180,7 @@ class ProbeModel:
 
     def __init__(self, probe: Probe, device: Device) -> None:
         self._probe = probe
-        evaluation = self._evaluated(device)
+        evaluation = evaluate([on_device(job, device) for job in probe.jobs])
         table = evaluation.table
         keys = keys_of(table, range(len(table)))
         # Equal rows of two workloads are measured once.
@@ -186,7 +188,12 @@ class ProbeModel:
         for row, key in enumerate(keys):
             self._row_of.setdefault(key, row)
         self._layers = layers_of(evaluation.workloads)
-        self._launches, self._bytes = table.launches, table.bytes
+        self._launches, self._bytes, self._workload = table.launches, table.bytes, table.workload
+        order = np.argsort(table.workload, kind="stable")
+        first = np.searchsorted(table.workload, table.workload, sorter=order)
+        self._rank = np.argsort(order) - first
+        """Which row of its workload each row is."""
+        self._first_run = np.unique(evaluation.workloads.run_workload, return_index=True)[1]
         self._swept = [
             program.key
             for program in probe.task.programs
@@ -222,41 +229,47 @@ class ProbeModel:
         )
         return max(0.0, float(min(found, default=0.0)))
 
-    def times_s(self, device: Device, sights: Sequence[Sight], alone_s: float) -> Floats:
-        """Return what the models say of some times on a device, float64[sights]."""
-        evaluation = self._evaluated(device)
-        table = evaluation.table
-        row_s = cost_rows(table, _alone(evaluation.workloads, device)).time_s / table.repeats
-        row_s = row_s + np.where(table.kind == MEMORY, table.launches * alone_s, 0.0)
-        costs = cost_pipelines(evaluation.workloads, evaluation.costs)
-        first_run = {
-            int(workload): run
-            for run, workload in reversed(list(enumerate(evaluation.workloads.run_workload)))
-        }
+    def times_s(self, devices: Sequence[Device], sights: Sequence[Sight], alone_s: float) -> Floats:
+        """Return what the models say of some times on each device, float64[devices, sights].
+
+        All devices are evaluated at once, as 40 take little longer than one.
+        """
+        evaluation = evaluate(
+            [on_device(job, each) for each in devices for job in self._probe.jobs]
+        )
+        workloads, table = evaluation.workloads, evaluation.table
+        pipeline = workloads.pipeline[evaluation.families.of_job].reshape(len(devices), -1)
+        # Devices of one record may still differ in what their kernels take alone.
+        records = workloads.device[pipeline[:, 0]].tolist()
+        turns = [records[:place].count(record) for place, record in enumerate(records)]
+        more_s = np.where(table.kind == MEMORY, table.launches * alone_s, 0.0)
+        row_s = []
+        for turn in range(max(turns) + 1):
+            chosen = {records[i]: devices[i] for i, each in enumerate(turns) if each == turn}
+            time_s = cost_rows(table, _alone(workloads, chosen)).time_s
+            row_s.append(time_s / table.repeats + more_s)
+        costs = cost_pipelines(workloads, evaluation.costs)
         replicas = evaluation.inputs.replicas
-        rank = replicas.rank_offset[replicas.of_job]
-        of_job = {
-            "total": evaluation.steps.iteration_s,
-            "optimizer": evaluation.inputs.optimizer_s[rank],
-        }
-        of_layer = {"forward": costs.forward_s, "backward": costs.backward_s}
-        swept_s = _gemm_times(self._swept, device)
-
-        def time_s(sight: Sight) -> float:
-            match sight.what:
-                case "sweep":
-                    return float(swept_s[sight.place])
-                case "layer":
-                    return float(of_layer[sight.part][first_run[sight.place]])
-                case "step":
-                    return float(of_job[sight.part][sight.place])
-                case _:
-                    return float(row_s[sight.place])
-
-        return np.array([time_s(sight) for sight in sights])
-
-    def _evaluated(self, device: Device) -> Evaluation:
-        return evaluate([on_device(job, device) for job in self._probe.jobs])
+        rank = replicas.rank_offset[replicas.of_job].reshape(pipeline.shape)
+        order = np.argsort(table.workload, kind="stable")
+        starts = np.searchsorted(table.workload, np.arange(len(workloads.rows)), sorter=order)
+        found, first = [], workloads.stage_offset
+        for place, device in enumerate(devices):
+            # Runs of each device's jobs are those of the first one's; workloads may be shared.
+            ends = [workloads.run_offset[first[each : each + 2]] for each in pipeline[place]]
+            run = np.concatenate([np.arange(*each) for each in ends])[self._first_run]
+            row = order[starts[workloads.run_workload[run]][self._workload] + self._rank]
+            of_rows = row_s[turns[place]][row]
+            others = {
+                ("sweep", ""): _gemm_times(self._swept, device),
+                ("layer", "forward"): costs.forward_s[run],
+                ("layer", "backward"): costs.backward_s[run],
+                ("step", "total"): evaluation.steps.iteration_s.reshape(pipeline.shape)[place],
+                ("step", "optimizer"): evaluation.inputs.optimizer_s[rank[place]],
+            }
+            times = [others.get((each.what, each.part), of_rows)[each.place] for each in sights]
+            found.append(times)
+        return np.array(found)
 
     def _operation(self, key: OperationKey, outcome: task.Outcome) -> Sight:
         measured_s = seconds_of(outcome)
@@ -272,12 +285,13 @@ def _parts(about: tuple[str, str, int], outcome: task.Outcome, *parts: str) -> l
     return [Sight(what, name, part, place, seconds_of(outcome, part)) for part in parts]
 
 
-def _alone(workloads: Workloads, device: Device) -> Workloads:
-    """Return workloads whose device runs every kernel alone, as none of a step is."""
+def _alone(workloads: Workloads, device_of: Mapping[int, Device]) -> Workloads:
+    """Return workloads whose devices, by record, run every kernel alone, as none of a step is."""
     devices = workloads.devices.copy()
-    for name in ("attention_flop_per_s", "attention_exp_per_s", "attention_vector_per_s"):
-        devices[name] /= device.training_attention_share
-    devices["elementwise_bytes_per_s"] /= device.training_memory_share
+    for record, device in device_of.items():
+        for name in ("attention_flop_per_s", "attention_exp_per_s", "attention_vector_per_s"):
+            devices[name][record] /= device.training_attention_share
+        devices["elementwise_bytes_per_s"][record] /= device.training_memory_share
     return replace(workloads, devices=devices, gemm_shares=np.ones_like(workloads.gemm_shares))
 
 

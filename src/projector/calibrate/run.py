@@ -289,7 +289,11 @@ class _Calibrator:
         return self._rows.readings.times_s(lambda _: device)
 
     def _fit(self, used: Flags) -> Fit:
-        return fit(self._fields, lambda values: self._times_s(values)[used], self._measured_s[used])
+        return fit(
+            self._fields,
+            lambda points: [self._times_s(values)[used] for values in points],
+            self._measured_s[used],
+        )
 
     def _values(self, solution: Fit) -> dict[str, float]:
         """Return the values as they are written, of the fields that some row sees."""

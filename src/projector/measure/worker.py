@@ -4,6 +4,7 @@ It is started as ``python -m projector.measure.worker TASK.json ANSWER.json``, b
 several ranks measure together. Only this module and `recorder` import torch.
 """
 
+import gc
 import os
 import platform
 import sys
@@ -28,6 +29,8 @@ from projector.measure.vendor import Sampler
 def main(task_path: str, answer_path: str, *, limited: bool = False) -> int:
     """Measure what a file asks for into another; ``limited`` allocates free memory alone."""
     end_with_parent()
+    # What importing torch left behind stays; each collection would look through it again.
+    gc.freeze()
     task = Task.model_validate_json(Path(task_path).read_text("utf-8"))
     try:
         kind = kind_of_device(torch, task.device, devices.gpus_at_hand())
