@@ -66,6 +66,8 @@ class Frame:
             for table in self.tables():
                 csv.write_csv(table, stream, csv.WriteOptions(include_header=first))
                 first = False
+            if first:
+                csv.write_csv(self.to_arrow(), stream)
 
     def _repr_html_(self) -> str:
         first = next(iter(self.tables()), None)

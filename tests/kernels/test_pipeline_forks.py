@@ -25,7 +25,7 @@ from projector.kernels import pipeline_forks
 from projector.kernels.pipeline_forks import MOST_RUNS, Forks
 from projector.kernels.pipeline_periods import FRAME, LIVE, MAX_CYCLE, PeriodicProgram
 from projector.schedule import registry
-from projector.schedule.order import MIN_PERIODS
+from projector.schedule.order import Series
 from projector.schedule.replay.order_times import MIN_BATCH, fastest_method, replay_batch
 from projector.schedule.replay.programs import compile_forks, compile_line, empty_ends
 from reference import pipeline as reference
@@ -122,7 +122,7 @@ def with_durations(program):
 @pytest.mark.parametrize("name", PERIODIC)
 def test_layout(name):
     forking = compile_forks(PERIODIC[name])
-    assert forking.periods >= MIN_PERIODS
+    assert forking.periods >= Series.MIN_PERIODS
     assert forking.least + forking.periods * forking.each == PERIODIC[name].microbatches
     program = forking.program
     assert program.sizes[MAX_CYCLE] >= 1

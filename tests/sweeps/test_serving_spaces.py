@@ -206,6 +206,21 @@ def test_a_load_without_settings_makes_a_serving_file():
     assert pj.sweep(nothing, workers=1).rows == 2
     with pytest.raises(ConfigError, match="load: should be a mapping"):
         load_space({"base": {**BASE, "load": 5}, "axes": {"tp": [1]}})
+    deployment = {key: value for key, value in BASE.items() if key != "load"}
+    with pytest.raises(ConfigError, match="also needs a section load"):
+        load_space({"base": deployment, "axes": {"tp": [1]}})
+
+
+def test_a_table_without_rows_has_its_names(tmp_path):
+    axes = {"tp": [1], "load.batch": [1, 2]}
+    names = []
+    for rows, constraints in ((2, []), (0, ["1 > 2"])):
+        swept = pj.sweep({"base": BASE, "axes": axes, "constraints": constraints}, workers=1)
+        swept.to_csv(tmp_path / "rows.csv")
+        first, *others = (tmp_path / "rows.csv").read_text().splitlines()
+        assert len(others) == rows
+        names.append(first)
+    assert names[0] == names[1]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Commands that measure: ``benchmark`` on this machine, and ``record`` of what was measured."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +14,6 @@ from projector.cli.output import (
     print_report,
     say,
 )
-from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.measure.bench.cases import BenchKind, Case
@@ -65,10 +63,7 @@ class _Common:
 
     def check(self, table: str | None = None) -> None:
         """Refuse a figure that could not be written, and results over the list that is measured."""
-        check_files(self.plot)
-        if table is not None and self.out and Path(table).resolve() == Path(self.out).resolve():
-            msg = f"out: {self.out} is the list that is measured; name another file"
-            raise ConfigError(msg, key="out", value=self.out, allowed="another file")
+        check_files(self.plot, read=table, out=self.out)
 
 
 @command(benchmark)

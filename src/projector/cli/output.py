@@ -15,7 +15,7 @@ import click
 
 from projector.cli.options import flag, option
 from projector.envelope import envelope, to_json
-from projector.errors import ProjectorError
+from projector.errors import ConfigError, ProjectorError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -134,9 +134,12 @@ def exit_code(*verdicts: str) -> int:
 
 
 def check_files(
-    plot: str | None = None, html: str | None = None, **files: str | Path | None
+    plot: str | None = None,
+    html: str | None = None,
+    read: str | None = None,
+    **files: str | Path | None,
 ) -> None:
-    """Refuse files of options that could not be written, before anything is computed."""
+    """Refuse files that could not be written, or are ``read``, before anything is computed."""
     if plot is not None:
         from projector.report.figures.figure import check_figure
 
@@ -150,6 +153,9 @@ def check_files(
             from projector.files import check_place
 
             check_place(path, key=key)
+            if read is not None and Path(read).resolve() == Path(path).resolve():
+                msg = f"{key}: {path} is the list that is read; name another file"
+                raise ConfigError(msg, key=key, value=str(path), allowed="another file")
 
 
 def write_csv(result: "Frame", path: str | None, printer: Printer) -> None:

@@ -41,7 +41,7 @@ def gemm(
     its weight gradient nt. Types of 8 bits or fewer need K to be contiguous in both; other layouts
     pay for a transposed copy.
     """
-    check_files(plot, out=out)
+    check_files(plot, read=table, out=out)
     interpret_at_first(quiet=printer.quiet)
     from projector.report.terminal.single import gemm_report
     from projector.single.gemm import list_gemms

@@ -7,7 +7,7 @@ import numpy as np
 
 from projector.compiling.helpers import helper, possible_helpers
 from projector.projection.api import project_jobs
-from projector.schedule.order import MIN_PERIODS
+from projector.schedule.order import Series
 from projector.schedule.planning.costs import uniform_costs
 from projector.schedule.planning.optimise import improve
 from projector.schedule.registry import build
@@ -65,7 +65,7 @@ def _serving() -> None:
 
 def _schedules() -> None:
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)
-    order = build("1f1b", pp=2, vpp=1, microbatches=2 * MIN_PERIODS)
+    order = build("1f1b", pp=2, vpp=1, microbatches=2 * Series.MIN_PERIODS)
     for method in METHODS:
         replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int), method)
     simulate_schedule("seaailab", pp=2, microbatches=4)

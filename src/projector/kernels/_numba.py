@@ -12,7 +12,8 @@ All three are left until they are wanted.
 numba also optimises each function that it compiles, with all that it calls, and makes machine code
 of it. No one runs the machine code of a helper, and LLVM optimises a helper again in every function
 that calls it. So helpers are kept as they are lowered, which takes a third off the time that LLVM
-needs; the kernels come out with the same arithmetic.
+needs; the kernels come out with the same arithmetic. Much of what numba does itself is left out
+too: passes that find nothing, counts of references to arrays, rules that were tried before.
 """
 
 import hashlib
@@ -51,11 +52,20 @@ if sys.platform != "win32":
 SETTINGS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "OPT")
 """Settings of numba that change what is compiled."""
 
+_LEFT_OUT = "InlineClosureLikes", "InlineOverloads"
+"""Passes of numba for closures and functions to inline, which kernels do not have."""
+
+_MAKING = "call", "binop", "inplace_binop", "unary"
+"""Expressions that may make an array; others that do need a count, and numba refuses them."""
+
 _config: Any = numba.config
+_BaseFunction: Any = types.BaseFunction
+_call_type: Any = _BaseFunction.get_call_type
 _Cache: Any = caching._Cache  # noqa: SLF001  # numba names here what it asks a cache for
 _Compiler: Any = compiler.Compiler
 _CompileResult: Any = compiler.CompileResult
 _Dispatcher: Any = CPUDispatcher
+_PassManager: Any = compiler.PassManager  # type: ignore[attr-defined]
 _Library: Any = codegen.JITCodeLibrary
 _dumps: Any = serialize.dumps
 _normalize_signature: Any = sigutils.normalize_signature
@@ -279,6 +289,56 @@ def _environment(module: str, constants: list[Any], name: str) -> Any:
     return known
 
 
+def _known_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
+    """Return the signature of a call; numba tries dozens of rules for each ``+``."""
+    known = function.__dict__.setdefault("_known_calls", {})
+    key = context, tuple(args), tuple(kws.items())
+    if key not in known:
+        known[key] = _call_type(function, context, args, kws)
+    return known[key]
+
+
+def _count_no_references(state: Any) -> None:
+    """Let a function count no references that makes and returns no arrays: its caller holds them.
+
+    A tuple of 40 arrays is otherwise 40 calls of the memory manager at each use.
+    """
+    models = state.targetctx.data_model_manager
+    calls = [each for each in state.calltypes if getattr(each, "op", "") in _MAKING]
+    made = [state.return_type, *(state.calltypes[each].return_type for each in calls)]
+    made += [each for each in state.typemap.values() if isinstance(each, types.List)]
+    if not any(models[each].contains_nrt_meminfo() for each in made):
+        state.flags.nrt = False
+        state.targetctx = state.targetctx.subtarget(enable_nrt=False)
+
+
+class _Passes(_PassManager):  # type: ignore[misc]  # numba has no types
+    def _runPass(self, _index: int, each: Any, state: Any) -> None:  # noqa: N802
+        """Run a pass, without a new analysis after it."""
+        each.analysis = self._analysis
+        # Its rewrites are of expressions of arrays.
+        if state.flags.nrt or each.name() != "nopython_rewrites":
+            each.run_pass(state)
+        if each.name() == "nopython_type_inference":
+            _count_no_references(state)
+
+
+class _LeanCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
+    def define_pipelines(self) -> list[Any]:
+        """Return the passes."""
+        (passes,) = super().define_pipelines()
+        passes.passes = [each for each in passes.passes if each[0].__name__ not in _LEFT_OUT]
+        passes.__class__ = _Passes
+        return [passes]
+
+
+class _KernelLibrary(_Library):  # type: ignore[misc]  # numba has no types
+    def _optimize_final_module(self) -> None:
+        """Optimise once; numba first does so in part, for the sake of counts."""
+        passes, builder = self._codegen._module_pass_manager()  # noqa: SLF001
+        passes.run(self._final_module, builder)
+
+
 class _LoweredLibrary(_Library):  # type: ignore[misc]  # numba has no types
     """Code of a helper, for others to link."""
 
@@ -294,6 +354,9 @@ class _LoweredLibrary(_Library):  # type: ignore[misc]  # numba has no types
         """Return no machine code."""
         return 0
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Leave it to the kernels."""
+
     def _optimize_final_module(self) -> None:
         """Leave it to the kernels."""
 
@@ -303,7 +366,7 @@ class _LoweredLibrary(_Library):  # type: ignore[misc]  # numba has no types
         self._finalized = True
 
 
-class HelperCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
+class HelperCompiler(_LeanCompiler):
     """Compiles what only other compiled functions call."""
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
@@ -313,12 +376,22 @@ class HelperCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
         return super().compile_extra(function)
 
 
-class KernelCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
+class KernelCompiler(_LeanCompiler):
     """Compiles what Python calls."""
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
         """Return the compiled form; it holds the constants of helpers, as one from disk does."""
-        compiled = super().compile_extra(function)
+        before, _BaseFunction.get_call_type = _BaseFunction.get_call_type, _known_call_type
+        maker = self.state.targetctx.codegen()
+        self.state.library = _KernelLibrary(maker, function.__qualname__)
+        self.state.library.enable_object_caching()
+        # What numba compiles for itself, such as `max`, only the kernel calls.
+        maker.create_library = partial(_LoweredLibrary, maker)
+        try:
+            compiled = super().compile_extra(function)
+        finally:
+            _BaseFunction.get_call_type = before
+            vars(maker).pop("create_library", None)
         for each in compiled._find_referenced_environments():  # noqa: SLF001  # numba's own use
             compiled.library.codegen.set_env(each.env_name, each)
         return compiled

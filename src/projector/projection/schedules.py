@@ -65,11 +65,7 @@ def choose_schedules(families: Families, kind: Ints, sizes: StepSizes) -> Schedu
     return Schedules(of_size.take(sizes.of_job), outcomes, name_of_kind.take(kind))
 
 
-@lru_cache(maxsize=1 << 14)
-def _setting(asked: str, pp: int, vpp: int, microbatches: int, group_size: int | None) -> Setting:
-    """Return what runs where a schedule is asked for."""
-    entry = registry.check(asked, pp, vpp, microbatches, group_size)
-    return Setting(entry.name, pp, vpp, microbatches, group_size)
+_setting = lru_cache(maxsize=1 << 14)(registry.check)
 
 
 class Placements(NamedTuple):

@@ -61,10 +61,10 @@ def write_timeline(
     found = build_timeline(result, step_detail(result, path)) if timeline is None else timeline
     head = head_of(result, found)
     if in_files:
-        files = ((f"rank{rank}.json.gz", "".join(text)) for rank, text in rank_lines(found, head))
+        files = ((f"rank{rank}.json.gz", text) for rank, text in rank_lines(found, head))
         _replace_folder(target, files)
     else:
-        write_text(target, "".join(step_lines(found, head)))
+        write_text(target, step_lines(found, head))
 
 
 def step_detail(result: PerformanceProjection, path: str | Path | None) -> Detail:
@@ -105,7 +105,7 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _replace_folder(target: Path, files: Iterable[tuple[str, str]]) -> None:
+def _replace_folder(target: Path, files: Iterable[tuple[str, Iterable[str]]]) -> None:
     """Write a folder beside its place and rename it, in the place of one that is there."""
     folder = target.resolve()
     try:

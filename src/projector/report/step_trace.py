@@ -378,7 +378,7 @@ class _Writer:
         )
         for thread in _THREADS:
             mine = [work for work in works if work.thread == thread and work.track != columns.WAIT]
-            mine = _told(mine) if thread == UNTOLD else _in_turn(mine)
+            mine = mine if thread == UNTOLD else _in_turn(mine)
             yield from self._host_ranges(mine, (host, thread))
             for work in mine:
                 yield from self._launch(work, (host, thread))
@@ -570,9 +570,10 @@ def arrow(category: str, number: int, where: tuple[int, int], time_ps: int, *, e
 
 def counter(name: str, process: int, time_ps: int, values: dict[str, float]) -> str:
     """Return what a counter has from a point in time on."""
+    args = ", ".join(f'"{key}": {value!r}' for key, value in values.items())
     return (
         f'{{"ph": "C", "name": {quoted(name)}, "pid": {process}, "ts": {us(time_ps)}, '
-        f'"args": {json.dumps(values)}}}'
+        f'"args": {{{args}}}}}'
     )
 
 

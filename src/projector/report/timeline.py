@@ -4,9 +4,10 @@ The format is Chrome's trace events as JSON: the pipeline is a process, each ran
 operation a complete event; arrows are messages between ranks, counters what the ranks hold.
 """
 
-import gzip
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,28 @@ _BIND_PS = 10_000
 """How far inside its operation an arrow begins: viewers look for the operation it stands in, with
 nanoseconds for a grid."""
 
+_PIECES = 10_000
+"""Of a trace that are compressed at once."""
+
 _KINDS = ("F", "B", "W")
 
 
 def write_timeline(run: PipelineRun, path: str | Path, title: str = "") -> None:
     """Write the trace of a run, whole, compressed for ``.gz``, titled by the name of a job."""
     check_place(path, key=KEY)
-    write_text(Path(path), timeline_text(run, title))
+    write_text(Path(path), [timeline_text(run, title)])
 
 
-def write_text(target: Path, text: str) -> None:
+def write_text(target: Path, text: Iterable[str]) -> None:
     """Write a trace, compressed if named ``.gz``: the same trace gives the same file."""
-    content = text.encode()
+    pieces, parts = iter(text), []
+    # Neither time nor name is in the head.
+    compressor = zlib.compressobj(6, wbits=zlib.MAX_WBITS | 16)
+    while some := "".join(islice(pieces, _PIECES)).encode():
+        parts.append(compressor.compress(some) if target.suffix == ".gz" else some)
     if target.suffix == ".gz":
-        # With neither time nor name.
-        content = gzip.compress(content, compresslevel=6, mtime=0)
-    write_whole(target, content, key=KEY)
+        parts.append(compressor.flush())
+    write_whole(target, b"".join(parts), key=KEY)
 
 
 def timeline_text(run: PipelineRun, title: str = "") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from threading import Lock
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import ClassVar, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -178,10 +178,6 @@ def one_forward_one_backward(
     return Order.of_ranks(stage_of, microbatches, kind, chunk, microbatch)
 
 
-MIN_PERIODS = 10
-"""Fewer repetitions than this are not worth the search for a steady state."""
-
-
 @dataclass(frozen=True)
 class Series:
     """Orders that differ in the number of microbatches alone.
@@ -199,23 +195,21 @@ class Series:
     every: int = 0
     """0 where orders of different lengths have nothing in common."""
     least: int = 1
+    MIN_PERIODS: ClassVar[int] = 10
+    """Fewer repetitions than this are not worth the search for a steady state."""
 
     def with_all_peaks(self, microbatches: int) -> int:
         """Return the fewest microbatches with which ranks hold what they hold with more."""
-        if not self.every:
-            return microbatches
         return min(microbatches, self.alike(self.least + self.every, microbatches))
 
     def with_period(self, microbatches: int) -> int:
         """Return the fewest microbatches that show the period of an order; all if there is none."""
-        if not self.every:
-            return microbatches
         ramps = self.least + 3 * max(self.pp, self.every)
-        return self.alike(ramps + (MIN_PERIODS + 1) * self.every, microbatches)
+        return self.alike(ramps + (self.MIN_PERIODS + 1) * self.every, microbatches)
 
     def alike(self, least: int, microbatches: int) -> int:
         """Return the fewest microbatches >= least from which whole periods lead to some others."""
-        return least + (microbatches - least) % self.every
+        return least + (microbatches - least) % self.every if self.every else microbatches
 
 
 class Placement:
@@ -298,13 +292,8 @@ MOST_OPERATIONS = 1 << 22
 enough for every number of microbatches that a sweep meets."""
 
 
-def of_order(_: object, order: Order) -> int:
-    """Return the operations of the one argument of a function."""
-    return len(order.kind)
-
-
 def kept_by_operations(
-    operations: Callable[..., int], most: int = MOST_OPERATIONS
+    operations: Callable[..., int] = lambda _, order: len(order.kind), most: int = MOST_OPERATIONS
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Keep the results of a function of hashable arguments, the latest first.
 
@@ -367,7 +356,7 @@ def microbatches_held(mode: str, pp: int) -> int:
     return {"min": -(-(pp + 2) // 3), "half": -(-pp // 2) + 1, "zb": pp}[mode]
 
 
-@kept_by_operations(of_order)
+@kept_by_operations()
 def check_complete(order: Order) -> None:
     """Raise unless every operation of every virtual stage and microbatch occurs exactly once."""
     pp, vpp, microbatches = order.pp, order.vpp, order.microbatches

@@ -65,8 +65,6 @@ class Entry(NamedTuple):
     schedules does with more than `MOST_COMPARED` operations."""
     grouped: bool = False
     """Whether ``check``, ``order`` and ``repeats`` also take the size of a group."""
-    most: int = MOST_LISTED
-    """Longest order that is listed; those that repeat themselves list a few periods."""
     repeats: Callable[..., tuple[int, int]] = lambda *_: (0, 1)
     """From ``pp`` and ``vpp``: every how many microbatches and from how many on a longer order has
     one more period, as `Series` says; every 0 where it has none."""
@@ -75,6 +73,12 @@ class Entry(NamedTuple):
     def planned(self) -> bool:
         """Whether the order depends on times and memory."""
         return self.plan is not None
+
+    @property
+    def most(self) -> int:
+        """Longest order that is listed; those that repeat themselves list a few periods."""
+        # That of 1F1B-V looks for its slots, one by one.
+        return MOST_PLANNED if self.planned or self.name == "1f1b-v" else MOST_LISTED
 
 
 def _planner(where: str, *arguments: Any) -> Callable[[int, int, int, Costs], orders.Order]:
@@ -122,7 +126,6 @@ SCHEDULES: dict[str, Entry] = {
             partial(orders.two_chunks, "1f1b-v"),
             forward_backward.one_f_one_b_v,
             splits_backward=False,
-            most=MOST_PLANNED,
             stages=lambda pp, _: orders.v_shape(pp),
             repeats=_each_later,
         ),
@@ -154,7 +157,6 @@ SCHEDULES: dict[str, Entry] = {
                 f"two chunks a rank in a V, W where it fits, {memory}",
                 partial(orders.two_chunks, f"zbv-greedy-{mode}"),
                 plan=_planner("zbv_greedy.plan", mode),
-                most=MOST_PLANNED,
                 most_held=partial(orders.microbatches_held, mode),
                 stages=lambda pp, _: orders.v_shape(pp),
             )
@@ -178,7 +180,6 @@ SCHEDULES: dict[str, Entry] = {
             "zero bubble planned with the times and memory at hand",
             partial(orders.one_chunk, "seaailab"),
             plan=_planner("seaailab.plan"),
-            most=MOST_PLANNED,
         ),
         Entry(
             "seaailab-ilp",
@@ -186,7 +187,6 @@ SCHEDULES: dict[str, Entry] = {
             partial(orders.one_chunk, "seaailab-ilp"),
             plan=_planner("seaailab.plan_searched"),
             on_request=True,
-            most=MOST_PLANNED,
         ),
     )
 }
@@ -207,34 +207,55 @@ def resolve(name: str, vpp: int = 1) -> Entry:
     raise ScheduleError(msg, key="schedule", value=name, allowed=known)
 
 
-def check(name: str, pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> Entry:
-    """Return the schedule of a name, or raise an error that says why it cannot run."""
+class Setting(NamedTuple):
+    """A schedule and the sizes it runs with."""
+
+    name: str
+    pp: int
+    vpp: int
+    microbatches: int
+    group_size: int | None = None
+    """None where the schedule has no groups, or groups of ``pp``."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether the order depends on times and memory."""
+        return SCHEDULES[self.name].planned
+
+    def order(self, costs: Costs | None = None) -> orders.Order:
+        """Return the order, for these costs where it is planned."""
+        return build(self.name, self.pp, self.vpp, self.microbatches, costs, self.group_size)
+
+    def series(self) -> orders.Series:
+        """Return the orders of all lengths of a schedule that is not planned."""
+        return series(self.name, self.pp, self.vpp, self.group_size)
+
+
+def check(
+    name: str, pp: int, vpp: int, microbatches: int, group_size: int | None = None
+) -> Setting:
+    """Return what runs where a schedule is asked for, or raise an error that says why it cannot."""
     check_sizes(pp, vpp, microbatches)
     if group_size is not None and not _is_count(group_size):
         msg = f"group_size must be an integer >= 1, not {group_size!r}"
         raise ScheduleError(msg, key="group_size", value=group_size, allowed="an integer >= 1")
+    pp, vpp, microbatches = (operator.index(each) for each in (pp, vpp, microbatches))
     entry = resolve(name, vpp)
-    group = _group(entry, group_size)
+    group = (operator.index(group_size),) if entry.grouped and group_size is not None else ()
     entry.check(pp, vpp, microbatches, *group)
-    listed = microbatches
-    if not entry.planned:
-        alike = series(entry.name, operator.index(pp), operator.index(vpp), *group)
-        listed = min(listed, alike.with_period(listed))
-    if 3 * pp * vpp * listed > entry.most:
-        most = entry.most // (3 * pp * vpp)
+    setting = Setting(entry.name, pp, vpp, microbatches, *group)
+    each = 3 * pp * vpp
+    listed = microbatches if entry.planned else setting.series().with_period(microbatches)
+    if each * min(listed, microbatches) > entry.most:
+        most = entry.most // each
         most -= most % pp if most > pp else 0
         msg = (
             f"schedule {entry.name} is laid out operation by operation, up to {entry.most:,} of "
             f"them, but {microbatches:,} microbatches on {pp} ranks with {vpp} chunks have "
-            f"{3 * pp * vpp * microbatches:,}; {most:,} microbatches show the same"
+            f"{each * microbatches:,}; {most:,} microbatches show the same"
         )
         raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=most)
-    return entry
-
-
-def _group(entry: Entry, group_size: int | None) -> tuple[int, ...]:
-    """Return the further arguments of a schedule that knows groups; others have none."""
-    return (operator.index(group_size),) if entry.grouped and group_size is not None else ()
+    return setting
 
 
 def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
@@ -247,14 +268,10 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
         if key in MOST and value > MOST[key]:
             msg = f"{key} must be at most {MOST[key]}, not {shown(value)}"
             raise ScheduleError(msg, key=key, value=value, allowed=MOST[key])
-    if 3 * pp * vpp * microbatches > MAX_OPERATIONS:
-        msg = (
-            f"pp * vpp * microbatches = {pp * vpp * microbatches} is too large; at "
-            f"most {MAX_OPERATIONS // 3}"
-        )
-        raise ScheduleError(
-            msg, key="microbatches", value=microbatches, allowed=MAX_OPERATIONS // 3 // (pp * vpp)
-        )
+    chunks, most = pp * vpp, MAX_OPERATIONS // 3
+    if chunks * microbatches > most:
+        msg = f"pp * vpp * microbatches = {chunks * microbatches} is too large; at most {most}"
+        raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=most // chunks)
 
 
 def refuse_long(name: str, pp: int, microbatches: int) -> None:
@@ -283,31 +300,28 @@ def build(
     microbatches that a chunk takes before the next chunk's turn, and goes in groups of ``pp``
     without.
     """
-    entry = check(name, pp, vpp, microbatches, group_size)
-    sizes = operator.index(pp), operator.index(vpp), operator.index(microbatches)
-    if not entry.planned:
+    setting = check(name, pp, vpp, microbatches, group_size)
+    if not setting.planned:
         costs = None
     elif costs is None:
-        costs = uniform_costs(sizes[0], sizes[0] * sizes[1])
-    return _build(entry.name, *sizes, costs, *_group(entry, group_size))
+        costs = uniform_costs(setting.pp, setting.pp * setting.vpp)
+    return _build(setting, costs)
 
 
 @orders.kept_by_operations(lambda order, *_: len(order.kind))
-def _build(
-    name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None, *group: int
-) -> orders.Order:
-    entry = SCHEDULES[name]
+def _build(setting: Setting, costs: Costs | None) -> orders.Order:
+    entry, sizes = SCHEDULES[setting.name], setting[1:4]
     if costs is not None and entry.plan is not None:
-        return entry.plan(pp, vpp, microbatches, costs)
+        return entry.plan(*sizes, costs)
     assert entry.order is not None
-    return entry.order(pp, vpp, microbatches, *group)
+    return entry.order(*sizes, *filter(None, [setting.group_size]))
 
 
 @lru_cache(maxsize=512)
 def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> orders.Series:
     """Return the orders of a schedule that is not planned; the same arguments give the same."""
     entry = SCHEDULES[name]
-    every, least = entry.repeats(pp, vpp, *_group(entry, group_size))
+    every, least = entry.repeats(pp, vpp, *filter(None, [group_size]))
 
     def order(microbatches: int) -> orders.Order:
         return build(name, pp, vpp, microbatches, None, group_size)
@@ -320,29 +334,6 @@ def placement(name: str, pp: int, vpp: int) -> orders.Placement:
     """Return where the stages of a schedule live; the same arguments give the same object."""
     entry = SCHEDULES[name]
     return orders.Placement(entry.stages(pp, vpp), entry.directions, entry.splits_backward)
-
-
-class Setting(NamedTuple):
-    """A schedule and the sizes it runs with."""
-
-    name: str
-    pp: int
-    vpp: int
-    microbatches: int
-    group_size: int | None
-
-    @property
-    def planned(self) -> bool:
-        """Whether the order depends on times and memory."""
-        return SCHEDULES[self.name].planned
-
-    def order(self, costs: Costs | None = None) -> orders.Order:
-        """Return the order, for these costs where it is planned."""
-        return build(self.name, self.pp, self.vpp, self.microbatches, costs, self.group_size)
-
-    def series(self) -> orders.Series:
-        """Return the orders of all lengths of a schedule that is not planned."""
-        return series(self.name, self.pp, self.vpp, self.group_size)
 
 
 class ChosenOrder(NamedTuple):

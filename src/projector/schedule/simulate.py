@@ -1,6 +1,5 @@
 """Simulation of a schedule from the times of its chunks."""
 
-import operator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from projector.envelope import told
 from projector.errors import NumericError, ScheduleError, shown
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Placement
 from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, costs_from
-from projector.schedule.registry import SCHEDULES, ChosenOrder, Setting, check, check_sizes
+from projector.schedule.registry import SCHEDULES, ChosenOrder, check, check_sizes
 from projector.schedule.replay.order_times import to_ps
 from projector.schedule.replay.run import PipelineRun
 from projector.units import unwrapped
@@ -113,7 +112,7 @@ def pipeline_run(
     if not isinstance(name, str):
         msg = f"a schedule is named by text, not {shown(name)}"
         raise ScheduleError(msg, key="schedule", value=name, allowed=["auto", *SCHEDULES])
-    entry = check(name, pp, vpp, microbatches, group_size)
+    setting = check(name, pp, vpp, microbatches, group_size)
     stages = pp * vpp
     times_s, limit, aim = read_arguments(
         pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective
@@ -121,7 +120,7 @@ def pipeline_run(
     forward_s, input_s, weight_s, latency_s = times_s
     latency_ps = np.full((2, stages), to_ps(latency_s))
     costs = None
-    if entry.planned:
+    if setting.planned:
         costs = costs_from(
             forward_ps=to_ps(forward_s),
             backward_ps=to_ps(input_s),
@@ -132,10 +131,7 @@ def pipeline_run(
             limit=np.full(pp, UNLIMITED if limit is None else limit),
             objective=aim,
         )
-    group = None if group_size is None else operator.index(group_size)
-    ranks, chunks, count = (operator.index(each) for each in (pp, vpp, microbatches))
-    setting = Setting(entry.name, ranks, chunks, count, group)
-    chosen = ChosenOrder(setting, setting.order(costs) if entry.planned else None)
+    chosen = ChosenOrder(setting, setting.order(costs) if setting.planned else None)
     order = chosen.short()
 
     if order.splits_backward:
@@ -153,7 +149,7 @@ def pipeline_run(
         sends_ps = placement.sends_ps(p2p_ps, chosen.microbatches)
         duration_ps, p2p_ps = placement.block(duration_ps, p2p_ps)
     run = PipelineRun(
-        entry.name,
+        setting.name,
         chosen,
         duration_ps,
         p2p_ps,

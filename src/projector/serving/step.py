@@ -13,6 +13,7 @@ from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
+from projector.kernels.grouping import group_rows
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.operations import table as ops
 from projector.operations.shapes import is_narrow
@@ -186,11 +187,16 @@ def _cost_rows(table: ops.OperationTable, steps: StepColumns) -> Floats:
     row_s[rows] = _gemm_s(table, steps, rows)
     rows = np.flatnonzero(table.kind == ops.ATTENTION)
     extents = (table.batch, table.heads, table.key_heads, table.m, table.n, table.k, table.d_v)
-    row_s[rows], _ = attention_time_columns(
-        np.stack([column[rows] for column in extents], axis=1), table.causal[rows],
-        table.window[rows], np.zeros(len(rows), np.int64),
-        steps.shapes.wide_dtype[table.workload[rows]], device[rows], steps.devices,
+    read = [column[rows] for column in (*extents, table.causal, table.window)]
+    read += [steps.shapes.wide_dtype[table.workload[rows]], device[rows]]
+    # Batches have the chunks of a long prompt in common.
+    first, like = group_rows(*read)
+    *extents_a, causal, window, dtype, device_a = (column[first] for column in read)
+    time_s, _ = attention_time_columns(
+        np.stack(extents_a, axis=1), causal, window, np.zeros(len(first), np.int64), dtype,
+        device_a, steps.devices,
     )  # fmt: skip
+    row_s[rows] = time_s[like]
     rows = np.flatnonzero(table.kind == ops.MEMORY)
     traffic_s = elementwise_time_column(
         table.bytes[rows], np.zeros(len(rows)), np.zeros(len(rows)), device[rows], steps.devices

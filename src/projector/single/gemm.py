@@ -483,7 +483,9 @@ def list_gemms(
         msg = "give one GEMM as M N K, or many with --csv FILE.csv, but not both"
         raise ConfigError(msg, key="extents", value=given, allowed="M N K, or --csv")
     shapes, measured_us, named = (
-        ([_shape(given, repeats)], [None], [""]) if table is None else _read_table(table, repeats)
+        ([_shape(given, repeats)], [None], [""])
+        if table is None
+        else _read_table(table, repeats, case.device)
     )
     rows = np.array(shapes, np.int64).reshape(-1, 4)
     libraries = np.array([name or case.library for name in named])
@@ -521,7 +523,7 @@ def _shape(extents: Sequence[str | int], batch: int) -> tuple[int, ...]:
 
 
 def _read_table(
-    table: str | Path, batch: int
+    table: str | Path, batch: int, device: Device
 ) -> tuple[list[tuple[int, ...]], list[float | None], list[str]]:
     """Return the shapes of a table, what it says was measured, and the libraries it names."""
     if not isinstance(table, str | Path):
@@ -532,7 +534,8 @@ def _read_table(
         m, n, k = (row.extent(name) for name in "mnk")
         shapes.append((m, n, k, row.extent("batch") if row.text("batch") else batch))
         measured_us.append(row.positive(MEASURED))
-        libraries.append(row.text("library").lower())
+        name, legal = row.text("library").lower(), ("default", *device.gemm_libraries)
+        libraries.append(name and one_of(f"{row.where}library", name, legal))
     return shapes, measured_us, libraries
 
 

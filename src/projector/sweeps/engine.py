@@ -60,6 +60,10 @@ often a slip in the axes than a wish."""
 MOST_WORKERS = 1024
 
 _SAMPLE, _SMALL_SAMPLE = 512, 64
+_SAMPLES = 1, 8, 32, 128
+_LONG_S = 2.5
+"""A sample that takes as long, such as one of simulated loads, is not followed by a larger one."""
+
 _QUICK_S = 2.0
 """A sample that takes no longer is followed by one chunk as a whole, which tells the rate."""
 
@@ -318,16 +322,19 @@ def _estimate(space: Space, workers: int, most: int, *, enough_days: float = 0.0
     """Project a sample; look no closer where it already shows less than ``enough_days``."""
     projector = Projector(space, axis_kinds(space))
     points = np.array(sample(space, most), np.int64)
-    # The first points take longer: they load and compile.
-    projector.project(points[:_SMALL_SAMPLE], best=False)
-    begun = time.perf_counter()
-    batch = projector.project(points, best=False)
-    seconds = time.perf_counter() - begun
-    point_s = seconds / max(1, len(points))
+    # The first point takes longer: it loads and compiles.
+    projector.project(points[:1], best=False)
+    for sampled in sorted({*(size for size in _SAMPLES if size < len(points)), len(points)}):
+        begun = time.perf_counter()
+        batch = projector.project(points[:sampled], best=False)
+        seconds = time.perf_counter() - begun
+        if seconds > _LONG_S:
+            break
+    point_s = seconds / max(1, sampled)
     chunk = min(chunk_points(space), space.size)
     crew = min(workers, -(-space.size // chunk))
     is_close = point_s * space.size / crew >= enough_days * DAY
-    if is_close and seconds < _QUICK_S and chunk > len(points):
+    if is_close and seconds < _QUICK_S and chunk > sampled == len(points):
         middle = np.arange(chunk) + (space.size - chunk) // 2
         # Again: what the chunk taught serves most others.
         for _ in range(2):
@@ -336,7 +343,7 @@ def _estimate(space: Space, workers: int, most: int, *, enough_days: float = 0.0
             point_s = (time.perf_counter() - begun) / chunk
     return Estimate(
         points=space.size,
-        sampled=len(points),
+        sampled=sampled,
         legal=batch.rows,
         fit=batch.fit - batch.at_risk,
         at_risk=batch.at_risk,

@@ -67,6 +67,9 @@ def _kind_of(base: Any) -> type[Space]:
         with suppress(ConfigError):
             base = read_yaml(base)
     if not isinstance(base, Mapping) or "load" not in base:
+        if isinstance(base, Mapping) and "device" in base:
+            msg = "base: a deployment also needs a section load; a job has cluster.device"
+            raise ConfigError(msg, key="base", allowed="a serving file with a load, or a job")
         return Space
     from projector.sweeps.serving import ServingSpace
 

@@ -5,6 +5,7 @@ that many of them are put in a line at once.
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -329,6 +330,7 @@ def whole_block(block: Block, phase: int, labels: Labels) -> Block:
     )  # fmt: skip
 
 
+@cache
 def single(label: int, track: int, term: int, phase: int) -> Block:
     """Return one activity by itself, of one piece, whose seconds are given where it stands."""
     return _plain(np.array([label]), np.array([track]), np.array([term]), phase)

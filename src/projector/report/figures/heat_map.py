@@ -16,6 +16,7 @@ from projector.projection.results import TEXT
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
 from projector.report.figures import words as naming
+from projector.sweeps.points import SLO
 from projector.sweeps.result import MORE_IS_BETTER, SweepResult, codes, numbers
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
@@ -57,6 +58,8 @@ class HeatMap:
     """Name of the base job's device."""
     names: tuple[str, str] = ("", "")
     """Words for both axes, with those that are tied to them; dotted names where empty."""
+    unranked: str = "nothing fits"
+    """Why a cell with rows has no best."""
     workloads: tuple[Panel, ...] = ()
     """Where the rows are of several workloads: each of them, in the column's own unit."""
 
@@ -250,6 +253,7 @@ class _Grid:
             (naming.base_value(job, self.fields[0]), naming.base_value(job, self.fields[1])),
             swept.device_name(job),
             (swept.axis_name(self.fields[0], tied), swept.axis_name(self.fields[1], tied)),
+            "nothing keeps what is promised" if SLO in plan.kinds else "nothing fits",
             panels if several else (),
         )
 
@@ -359,7 +363,7 @@ def heat_map_figure(heat_map: HeatMap, title: str) -> fig.Figure:
         _draw_axes(axes, heat_map, (width_in, (size[1] - _ABOVE_IN) / lines),
                    (place + columns >= len(panels), place % columns == 0))  # fmt: skip
         if heat_map.workloads:
-            axes.set_title(fig.one_line(panel.name, 44), fontsize=9.5, pad=5.0)
+            axes.set_title(textwrap.fill(panel.name, 44, max_lines=2), fontsize=9.5, pad=5.0)
     if norm is not None:
         bar = figure.colorbar(drawn, ax=every, pad=0.02, fraction=0.05)
         bar.set_label(heat_map.relative_label if heat_map.workloads else heat_map.label, fontsize=9)
@@ -511,8 +515,8 @@ def _draw_legend(figure: fig.Figure, heat_map: HeatMap, panels: Sequence[Panel])
     if fits.any():
         handles.append(Patch(fc="none", ec=_BEST, lw=2.0, label="best of all"))
     if (legal & ~fits).any():
-        what = "nothing fits; in the mean: not every workload" if len(panels) > 1 else ""
-        handles.append(Patch(fc=NOTHING_FITS, label=what or "nothing fits"))
+        mean = "; in the mean: not every workload" if len(panels) > 1 else ""
+        handles.append(Patch(fc=NOTHING_FITS, label=heat_map.unranked + mean))
     if not legal.all():
         handles.append(Patch(fc="white", ec=_HATCH, hatch="////", lw=0.0, label="no legal job"))
     if fits.any() and heat_map.reference is not None:

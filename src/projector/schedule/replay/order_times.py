@@ -14,14 +14,7 @@ from projector.kernels import pipeline_lanes
 from projector.kernels.grouping import rows_by_number
 from projector.kernels.pipeline import LAST, MIDDLE, Ends, OperationTimes, Replays
 from projector.kernels.pipeline_forks import replay_forks
-from projector.schedule.order import (
-    MIN_PERIODS,
-    Order,
-    Series,
-    check_complete,
-    kept_by_operations,
-    of_order,
-)
+from projector.schedule.order import Order, Series, check_complete, kept_by_operations
 from projector.schedule.registry import ChosenOrder
 from projector.schedule.replay import programs
 from projector.schedule.replay.programs import compile_line
@@ -77,7 +70,7 @@ def bad_time() -> NumericError:
     return NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
 
 
-@kept_by_operations(of_order)
+@kept_by_operations()
 def compile_peaks(order: Order) -> Peaks:
     """Find the states of each rank that can be its peak of memory."""
     check_complete(order)
@@ -159,7 +152,7 @@ def fastest_method(order: Order, n: int) -> str:
     if n < MIN_BATCH:
         return "direct"
     # A search for a period is spared where even one of a single microbatch would not pay.
-    if order.microbatches > JUMP_COST * MIN_PERIODS:
+    if order.microbatches > JUMP_COST * Series.MIN_PERIODS:
         forking = programs.compile_forks(order)
         if forking is not None and JUMP_COST * forking.expected_operations() < len(order.kind):
             return "jump"
@@ -320,10 +313,7 @@ class Wanted(NamedTuple):
 
 
 def replay_chosen(
-    orders: Sequence[ChosenOrder],
-    order_of_run: Ints,
-    timing_of_run: Ints,
-    batches: Sequence[Wanted],
+    orders: Sequence[ChosenOrder], order_of_run: Ints, times_of_run: Ints, batches: Sequence[Wanted]
 ) -> None:
     """Run many orders, each with the times of its row; runs with the same follow one another."""
     numbers: dict[Series | Order, int] = {}
@@ -336,11 +326,13 @@ def replay_chosen(
     runs, begin = rows_by_number(group_of_order.take(order_of_run), len(numbers))
     for alike, number in numbers.items():
         some = runs[begin[number] : begin[number + 1]]
-        which = timing_of_run.take(some)
+        which = times_of_run.take(some)
         if isinstance(alike, Series):
             replay_counts(alike, counts, order_of_run.take(some), which, some, batches)
         else:
-            replay_alone(alike, which, some, batches)
+            for batch in batches:
+                times = operation_times(alike.pp, alike.vpp, *batch[:2], which)
+                replay_ends(alike, times, some, batch.into)
 
 
 def replay_counts(
@@ -395,13 +387,6 @@ def _replay_orders(
         into.row[rows[some]], into.later_ps[rows[some]] = rows[some], 0
         order = series.order(int(microbatches[number]))
         replay_ends(order, times._replace(which=times.which.take(some)), rows.take(some), into)
-
-
-def replay_alone(order: Order, which: Ints, rows: Ints, batches: Sequence[Wanted]) -> None:
-    """Run one order, as `replay_counts` does those of a series."""
-    for batch in batches:
-        times = operation_times(order.pp, order.vpp, batch.duration_ps, batch.p2p_ps, which)
-        replay_ends(order, times, rows, batch.into)
 
 
 def _forking(series: Series, counts: Ints, runs: int) -> list[programs.ForkingOrder]:

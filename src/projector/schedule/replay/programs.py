@@ -12,17 +12,10 @@ from projector.kernels.pipeline import Ends, Line, OperationTimes, Replays
 from projector.kernels.pipeline_forks import MOST_RUNS, Forks
 from projector.kernels.pipeline_lanes import LaneProgram
 from projector.kernels.pipeline_periods import PeriodicProgram
-from projector.schedule.order import (
-    FORWARD,
-    MIN_PERIODS,
-    Order,
-    check_complete,
-    kept_by_operations,
-    of_order,
-)
+from projector.schedule.order import FORWARD, Order, Series, check_complete, kept_by_operations
 
 
-@kept_by_operations(of_order)
+@kept_by_operations()
 def compile_line(order: Order) -> Line:
     """Compile an order for replay, or raise :class:`ScheduleError` where it cannot run."""
     check_complete(order)
@@ -58,7 +51,7 @@ def compile_line(order: Order) -> Line:
     return compiled
 
 
-@kept_by_operations(of_order)
+@kept_by_operations()
 def compile_lanes(order: Order) -> LaneProgram:
     """Compile an order for the replay of many configurations side by side."""
     line = compile_line(order)
@@ -180,12 +173,12 @@ class ForkingOrder(NamedTuple):
         program = self.program
         return (
             len(program.prologue)
-            + min(self.periods, MIN_PERIODS) * len(program.period)
+            + min(self.periods, Series.MIN_PERIODS) * len(program.period)
             + len(program.epilogue)
         )
 
 
-@kept_by_operations(of_order)
+@kept_by_operations()
 def compile_forks(order: Order) -> ForkingOrder | None:
     """Compile an order that repeats itself; None where it is not seen to do so."""
     line = compile_line(order)
@@ -230,14 +223,14 @@ def _find_period(order: Order, line: Line, operations: Operations) -> Period | N
     An operation repeats after ``length`` where duration, latency and the distance to what it
     waits for are the same: the latency names the stage that it waits for, hence the rank.
     """
-    per_microbatch = (3 if order.splits_backward else 2) * order.vpp
+    each = (3 if order.splits_backward else 2) * order.vpp
     sizes = np.diff(order.rank_offset)
-    if order.microbatches <= MIN_PERIODS or np.any(sizes != per_microbatch * order.microbatches):
+    if order.microbatches <= Series.MIN_PERIODS or np.any(sizes != each * order.microbatches):
         return None
     distance = operations.waits_for - np.arange(len(line.slot))
     columns = np.stack([operations.duration, operations.latency, distance])
     middle = int(sizes[0]) // 2
-    length = per_microbatch * np.arange(1, order.microbatches // MIN_PERIODS + 1)
+    length = each * np.arange(1, order.microbatches // Series.MIN_PERIODS + 1)
     likely = np.all(columns[:, middle - length] == columns[:, [middle]], axis=0)
     tried = 0
     for candidate in length[likely].tolist():
@@ -270,7 +263,7 @@ def _prove_period(
         # the ends of as many periods as are read must exist.
         cut = _cut(order, line, np.maximum(low + length, history * length))
         repeats = int(np.min((high - cut) // length))
-        if repeats < MIN_PERIODS:
+        if repeats < Series.MIN_PERIODS:
             return None
         period = Period(length, cut, repeats)
         if _reach(order, operations, period) <= history:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.kernels.pipeline import MAX_PS, MIDDLE, OK, OUT_OF_RANGE, Replays
+from projector.kernels.pipeline import MAX_PS, OK, OUT_OF_RANGE, Replays
 from projector.schedule.order import BACKWARD, FORWARD, Order
 from projector.schedule.registry import ChosenOrder
 from projector.schedule.replay.order_times import (
@@ -99,9 +99,6 @@ class PipelineRun:
         pp, chunks = self.activation_bytes.shape
         one, ends = np.zeros(1, np.int64), empty_ends(pp, chunks, 1)
         duration_ps = self.duration_ps[np.newaxis] // unit
-        each_ps = duration_ps[0, ..., MIDDLE].sum(axis=(1, 2), dtype=np.float64).max()
-        too_long = each_ps * (self.chosen.microbatches - 1) > 1.01 * MAX_PS / unit
-        check_status(OUT_OF_RANGE if too_long else OK)
         wanted = Wanted(duration_ps, self.p2p_ps[np.newaxis] // unit, ends)
         replay_chosen([self.chosen], one, one, [wanted])
         replays = replay_of(ends, duration_ps, self.chosen.microbatches)
