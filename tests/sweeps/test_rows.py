@@ -182,7 +182,7 @@ def test_one_illegal_job_costs_its_batch_little(monkeypatch):
         if np.any((legal.columns.pp == 2) & (nodes == 2)):
             msg = "cannot be computed"
             raise ProjectorError(msg, key="parallelism.pp")
-        return evaluate(batch, legal, known, threads)
+        return evaluate(batch, legal, known, threads=threads)
 
     monkeypatch.setattr(evaluation, "evaluate_legal", counted)
     batch = projected(space, range(48))
