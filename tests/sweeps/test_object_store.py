@@ -251,3 +251,25 @@ def test_a_part_says_which_sweep_it_is(out):
     first = places.folder_of(out) / min(parts(out))
     with first.open("rb") as stream:
         assert pq.read_schema(stream).metadata == found.plan.schema().metadata
+
+
+@pytest.mark.parametrize("out", ["s3://", "s3:///", "s3:///rows", "gs://", "memory://"])
+def test_a_store_without_a_bucket_is_refused(out):
+    with pytest.raises(ConfigError, match=r"names no bucket; write \w+://BUCKET/FOLDER"):
+        sweep(grid(), out, workers=1)
+
+
+@pytest.mark.parametrize("name", ["run*", "r[u]n1", "run?"])
+def test_a_pattern_is_no_name_of_a_folder(name):
+    """Fsspec would remove what is in all folders that it matches."""
+    sweep(grid(), "memory://of-patterns/run1", workers=1)
+    kept = content("memory://of-patterns/run1")
+    with pytest.raises(ConfigError, match="would name other folders too"):
+        sweep(grid(), f"memory://of-patterns/{name}", workers=1, overwrite=True)
+    assert content("memory://of-patterns/run1") == kept
+
+
+def test_the_command_says_that_its_memory_is_lost(capsys):
+    space = Path(__file__).parents[2] / "examples" / "space_chips_search.yaml"
+    assert run(["sweep", str(space), "--out", "memory://of-a-command/rows", "--workers", "1"]) == 0
+    assert "the rows are lost" in capsys.readouterr().err

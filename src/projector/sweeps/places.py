@@ -19,12 +19,19 @@ STORES = ["a folder", "s3://", "gs://", "az://", "memory://"]
 
 def folder_of(out: str | Path) -> Path:
     """Return the folder at a path, or in a store at ``s3://bucket/folder``."""
-    scheme, is_store, _ = str(out).partition("://")
+    scheme, is_store, rest = str(out).partition("://")
     if not is_store:
         return Path(out)
     if f"{scheme}://" not in STORES:
         msg = f"out: {out} is in no store that is known; legal: {', '.join(STORES)}"
         raise ConfigError(msg, key="out", value=str(out), allowed=STORES)
+    if not rest.partition("/")[0]:
+        msg = f"out: {out} names no bucket; write {scheme}://BUCKET/FOLDER"
+        raise ConfigError(msg, key="out", value=str(out), allowed=f"{scheme}://BUCKET/FOLDER")
+    if wild := set("*?[") & set(rest):
+        # fsspec reads these as patterns, also where it removes.
+        msg = f"out: {out} holds {min(wild)}, which would name other folders too"
+        raise ConfigError(msg, key="out", value=str(out), allowed="a name without *, ? and [")
     try:
         from upath import UPath
 
