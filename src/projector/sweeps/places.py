@@ -72,8 +72,8 @@ def check_answer(path: Any) -> None:
     except FSTimeoutError:
         msg = f"{path} cannot be written: no answer for {LONGEST_ANSWER_S:g} s"
         raise UnsupportedError(msg, key="out", value=str(path), allowed="a store") from None
-    except Exception:  # noqa: BLE001  whoever writes says why it cannot
-        return
+    except Exception:
+        return  # whoever writes says why it cannot
 
 
 def listed(folder: Any) -> Any:
