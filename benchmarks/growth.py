@@ -104,7 +104,7 @@ def layers(_: Path) -> Iterator[Point]:
 
 
 def gpus(_: Path) -> Iterator[Point]:
-    """One job whose data parallelism grows, with and without experts."""
+    """One job whose data parallelism grows."""
     for power in range(3, 21):
         if power > 3 and power % 2:
             continue

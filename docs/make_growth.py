@@ -10,6 +10,9 @@ from make_pictures import ROOT, draw
 
 RESULTS = ROOT / "benchmarks" / "results" / "growth.csv"
 DECADE = 10.0
+LEAST_S, MOST_S = 0.02, 20.0
+"""All figures show the same times, so that a flat curve is flat."""
+
 PARTS = {
     # Part -> what is counted, and whether the work is: operations of an order for its sizes.
     "jobs": ("jobs of a sweep", False),
@@ -33,6 +36,8 @@ def read() -> dict[str, Curves]:
     for curves in parts.values():
         for points in curves.values():
             points.sort()
+            # Of searches with equally many configurations the faster one.
+            points[:] = [p for n, p in enumerate(points) if not n or p[0] != points[n - 1][0]]
     return parts
 
 
@@ -49,15 +54,25 @@ def exponent(points: list[tuple[float, float, float]], column: int) -> float:
 def write(part: str, curves: Curves, path: Path) -> None:
     """Draw processor time against size, both by their logarithms."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
     axes = figure.subplots()
     for name, points in curves.items():
         axes.loglog([p[0] for p in points], [p[2] for p in points], marker="o", ms=3, label=name)
+    least, most = (pick(p[0] for points in curves.values() for p in points) for pick in (min, max))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if most < 100 * least else (1,)))
+    axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
+    axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(LEAST_S, MOST_S)
     axes.set_xlabel(PARTS[part][0], fontsize=9)
     axes.set_ylabel("processor time, s", fontsize=9)
+    axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    if len(curves) > 1:
+        axes.legend(fontsize=8, loc="upper left")
     figure.savefig(path, dpi=110)
 
 

@@ -155,7 +155,9 @@ def test_illegal_points_are_counted_by_reason():
 def test_what_a_chunk_took_is_free_at_its_end():
     space = grid(WIDE)
     projector = Projector(space, axis_kinds(space))
-    projector.project(np.arange(space.size))
+    # The second time may compile what the first did not need.
+    for _ in range(2):
+        projector.project(np.arange(space.size))
     gc.collect()
     gc.disable()
     try:
@@ -173,14 +175,14 @@ def test_one_illegal_job_costs_its_batch_little(monkeypatch):
     calls = 0
     evaluate = evaluation.evaluate_legal
 
-    def counted(batch, legal, known):
+    def counted(batch, legal, known, threads):
         nonlocal calls
         calls += 1
         nodes = legal.families.batch.cluster.nodes
         if np.any((legal.columns.pp == 2) & (nodes == 2)):
             msg = "cannot be computed"
             raise ProjectorError(msg, key="parallelism.pp")
-        return evaluate(batch, legal, known)
+        return evaluate(batch, legal, known, threads=threads)
 
     monkeypatch.setattr(evaluation, "evaluate_legal", counted)
     batch = projected(space, range(48))

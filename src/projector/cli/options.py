@@ -27,10 +27,10 @@ class _Declared(NamedTuple):
     settings: dict[str, Any]
 
 
-class _Amount(click.ParamType[Any]):
+class _Amount(click.ParamType):  # type: ignore[type-arg]  # old ones take no argument
     """A number that may have a letter behind it: 8k, 100M, 15T."""
 
-    def __init__(self, plain: click.ParamType[Any]) -> None:
+    def __init__(self, plain: "click.ParamType[Any]") -> None:
         self.plain, self.name = plain, plain.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -381,7 +381,7 @@ class KernelCompiler(_LeanCompiler):
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
         """Return the compiled form; it holds the constants of helpers, as one from disk does."""
-        _BaseFunction.get_call_type = _known_call_type
+        before, _BaseFunction.get_call_type = _BaseFunction.get_call_type, _known_call_type
         maker = self.state.targetctx.codegen()
         self.state.library = _KernelLibrary(maker, function.__qualname__)
         self.state.library.enable_object_caching()
@@ -390,6 +390,7 @@ class KernelCompiler(_LeanCompiler):
         try:
             compiled = super().compile_extra(function)
         finally:
+            _BaseFunction.get_call_type = before
             vars(maker).pop("create_library", None)
         for each in compiled._find_referenced_environments():  # noqa: SLF001  # numba's own use
             compiled.library.codegen.set_env(each.env_name, each)
