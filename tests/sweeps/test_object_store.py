@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import projector as pj
 from projector.cli.main import run
-from projector.errors import ConfigError
+from projector.errors import ConfigError, UnsupportedError
 from projector.sweeps import journal, places, store
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, grid
@@ -251,3 +252,37 @@ def test_a_part_says_which_sweep_it_is(out):
     first = places.folder_of(out) / min(parts(out))
     with first.open("rb") as stream:
         assert pq.read_schema(stream).metadata == found.plan.schema().metadata
+
+
+@pytest.mark.parametrize("out", ["s3://", "s3:///", "s3:///rows", "gs://", "memory://"])
+def test_a_store_without_a_bucket_is_refused(out):
+    with pytest.raises(ConfigError, match=r"names no bucket; write \w+://BUCKET/FOLDER"):
+        sweep(grid(), out, workers=1)
+
+
+@pytest.mark.parametrize("name", ["run*", "r[u]n1", "run?"])
+def test_a_pattern_is_no_name_of_a_folder(name):
+    """Fsspec would remove what is in all folders that it matches."""
+    sweep(grid(), "memory://of-patterns/run1", workers=1)
+    kept = content("memory://of-patterns/run1")
+    with pytest.raises(ConfigError, match="would name other folders too"):
+        sweep(grid(), f"memory://of-patterns/{name}", workers=1, overwrite=True)
+    assert content("memory://of-patterns/run1") == kept
+
+
+def test_the_command_says_that_its_memory_is_lost(capsys):
+    space = Path(__file__).parents[2] / "examples" / "space_chips_search.yaml"
+    assert run(["sweep", str(space), "--out", "memory://of-a-command/rows", "--workers", "1"]) == 0
+    assert "the rows are lost" in capsys.readouterr().err
+
+
+def test_a_store_that_says_nothing(server, monkeypatch):
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setattr(places, "LONGEST_ANSWER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(UnsupportedError, match=r"no answer for 0\.5 s"):
+            sweep(grid(), "s3://of-nobody/rows", workers=1)
+    s3fs.S3FileSystem.clear_instance_cache()

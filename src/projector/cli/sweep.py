@@ -117,6 +117,8 @@ def sweep(
 
         output.print_report(sweep_report(result, job_space.fields))
     printer.warn(result.warnings)
+    if out is not None and out.startswith("memory://"):
+        printer.warn([f"{out} was the memory of this command, which ends: the rows are lost"])
     return output.SUCCESS if result.rows else output.DOES_NOT_FIT
 
 

@@ -19,7 +19,7 @@ from projector.errors import (
     check_working_folder,
 )
 from projector.sweeps.journal import Totals
-from projector.sweeps.places import folder_of, in_store, is_shared
+from projector.sweeps.places import check_answer, folder_of, in_store, is_shared
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector
 from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
@@ -192,6 +192,7 @@ def _sweep(
     if not isinstance(out, str | Path):
         raise ConfigError(f"out is a folder, got {out!r}", key="out", value=out, allowed="a path")
     target = folder_of(out)
+    check_answer(target)
     if of_store["overwrite"] or not is_begun(target):
         _refuse_endless(space, plan, crew, local=cluster is None)
     with closing(Store(target, plan, **of_store)) as store:

@@ -17,14 +17,24 @@ STORES = ["a folder", "s3://", "gs://", "az://", "memory://"]
 """Objects of these appear whole; ``memory`` is that of this process."""
 
 
+LONGEST_ANSWER_S = 60.0
+
+
 def folder_of(out: str | Path) -> Path:
     """Return the folder at a path, or in a store at ``s3://bucket/folder``."""
-    scheme, is_store, _ = str(out).partition("://")
+    scheme, is_store, rest = str(out).partition("://")
     if not is_store:
         return Path(out)
     if f"{scheme}://" not in STORES:
         msg = f"out: {out} is in no store that is known; legal: {', '.join(STORES)}"
         raise ConfigError(msg, key="out", value=str(out), allowed=STORES)
+    if not rest.partition("/")[0]:
+        msg = f"out: {out} names no bucket; write {scheme}://BUCKET/FOLDER"
+        raise ConfigError(msg, key="out", value=str(out), allowed=f"{scheme}://BUCKET/FOLDER")
+    if wild := set("*?[") & set(rest):
+        # fsspec reads these as patterns, also where it removes.
+        msg = f"out: {out} holds {min(wild)}, which would name other folders too"
+        raise ConfigError(msg, key="out", value=str(out), allowed="a name without *, ? and [")
     try:
         from upath import UPath
 
@@ -49,6 +59,21 @@ def is_shared(path: Path | None) -> bool:
 def errors_of(path: Path) -> type[Exception]:
     """Return what reading and writing may raise; libraries of stores have errors of their own."""
     return Exception if in_store(path) else OSError
+
+
+def check_answer(path: Any) -> None:
+    """Refuse a store that does not answer; libraries would try again for many minutes."""
+    if not in_store(path) or not path.fs.async_impl:
+        return
+    from fsspec.asyn import FSTimeoutError, sync
+
+    try:
+        sync(path.fs.loop, path.fs._info, path.path, timeout=LONGEST_ANSWER_S)  # noqa: SLF001
+    except FSTimeoutError:
+        msg = f"{path} cannot be written: no answer for {LONGEST_ANSWER_S:g} s"
+        raise UnsupportedError(msg, key="out", value=str(path), allowed="a store") from None
+    except Exception:
+        return  # whoever writes says why it cannot
 
 
 def listed(folder: Any) -> Any:
