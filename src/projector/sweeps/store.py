@@ -221,7 +221,7 @@ class Store:
                 self._open(overwrite=overwrite, verify=verify)
             except ConfigError:
                 raise
-            except (OSError, errors_of(path)) as error:
+            except errors_of(path) as error:
                 raise not_written(path, error) from None
             except ValueError as error:
                 raise _refused(path, str(error)) from None
