@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 import projector
+from projector.schedule import registry
 from projector.searches.limits import RECOMPUTE, Limits
 
 ROOT = Path(__file__).parents[1]
@@ -119,7 +120,9 @@ def stages(_: Path) -> Iterator[Point]:
     for power in range(10):
         pp = 2**power
         for schedule, chunks in SCHEDULES.items():
-            if pp == 1 and schedule != "1f1b":
+            # Planned orders are listed up to a limit.
+            longest = registry.SCHEDULES[schedule].most
+            if (pp == 1 and schedule != "1f1b") or 3 * pp * 2 * pp * chunks > longest:
                 continue
             run = functools.partial(projector.project_performance, piped(schedule, pp, 2 * pp))
             yield schedule, pp, pp * 2 * pp * chunks, run

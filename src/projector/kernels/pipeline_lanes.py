@@ -16,7 +16,17 @@ import numpy as np
 
 from projector.arrays import Ints, Ints32
 from projector.kernels._jit import helper, kernel
-from projector.kernels._vectors import WIDTH, anywhere, larger, largest, less, load, spread, store
+from projector.kernels._vectors import (
+    LANES,
+    WIDTH,
+    anywhere,
+    larger,
+    largest,
+    less,
+    load,
+    spread,
+    store,
+)
 from projector.kernels.pipeline import (
     DEPENDENCY,
     DURATION,
@@ -32,10 +42,6 @@ from projector.kernels.pipeline import (
     Replays,
     at,
 )
-
-LANES = 16
-"""Configurations side by side. More of them need more than the nearest cache holds, and wait longer
-for the slowest of them; fewer are outweighed by what an operation costs itself."""
 
 
 class LaneProgram(NamedTuple):
