@@ -24,7 +24,7 @@ from projector.arrays import Ints
 WIDTH = 8
 """Integers of a vector."""
 
-LANES = 2 * WIDTH
+ROW = 2 * WIDTH
 """Integers of a row that is loaded from and stored to; rows follow one another."""
 
 _Type: Any = types.Type
@@ -111,7 +111,7 @@ def _address(context: Any, builder: Any, rows_type: Any, rows: Any, row: Any, la
     """Return where a vector stands; indices are not tested, and count from the beginning."""
     array = _struct(rows_type)(context, builder, rows)
     # Multiplying by the strides of the array took 6 % of a replay.
-    place = builder.add(builder.mul(row, ir.IntType(64)(LANES)), lane)
+    place = builder.add(builder.mul(row, ir.IntType(64)(ROW)), lane)
     return builder.bitcast(builder.gep(array.data, [place]), _CODE.as_pointer())
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from projector.arrays import Ints, Ints32
 from projector.kernels._jit import helper, kernel
 from projector.kernels._vectors import (
-    LANES,
+    ROW,
     WIDTH,
     anywhere,
     larger,
@@ -42,6 +42,10 @@ from projector.kernels.pipeline import (
     Replays,
     at,
 )
+
+LANES = ROW
+"""Configurations side by side. More of them need more than the nearest cache holds, and wait longer
+for the slowest of them; fewer are outweighed by what an operation costs itself."""
 
 
 class LaneProgram(NamedTuple):
