@@ -159,6 +159,18 @@ def test_another_sweep_is_kept_unless_overwritten(out):
     assert sweep(other, out, workers=1, overwrite=True).rows == sweep(other, workers=1).rows
 
 
+def test_a_run_that_was_overwritten_writes_no_more(out):
+    """Nothing locks a store; what another run has begun there since is not mixed with ours."""
+    other = grid({**AXES, "training.global_batch_size": [64]})
+    with pytest.raises(ConfigError, match="another run has overwritten it with another sweep"):
+        sweep(
+            grid(), out, workers=1, progress=lambda *_: sweep(other, out, workers=1, overwrite=True)
+        )
+    kept = content(out)
+    assert sweep(other, out, workers=1, verify=True).computed == 0
+    assert content(out) == kept
+
+
 def test_something_else_is_kept(out):
     folder = places.folder_of(out)
     places.write(folder / "notes.txt", b"mine")
