@@ -118,7 +118,7 @@ def test_tasks_a_second(benchmark, monkeypatch, workers, size_bytes):
     count = 20 if benchmark.disabled else TASKS[size_bytes]
     ready = f"__import__('pickle').dumps(bytes({size_bytes}))"
     monkeypatch.setattr(cluster, "_CALL", ready)
-    monkeypatch.setattr(cluster, "unwrap", lambda answer, chunk: answer)
+    monkeypatch.setattr(cluster, "unwrap", lambda answer, _: answer)
     with of_processes(workers) as found, Client(found, set_as_default=False) as client:
         client.wait_for_workers(workers)
         both = psutil.Process(), scheduler_of(client)
