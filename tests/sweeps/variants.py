@@ -294,7 +294,7 @@ VALUES: dict[str, Callable[[Job], Any]] = {
 
 _DEVICE = "cluster.device"
 _LINEAR = "cluster.software."
-"""Numbers that times or bytes are multiplied with: any two values are legal, and tell as much."""
+"""Whole numbers that times or bytes are multiplied with: any two are legal, and tell as much."""
 
 
 class Variant(NamedTuple):
@@ -392,7 +392,7 @@ def _changes(kind: Any, value: Any, dotted: str, base: Job) -> Iterator[tuple[st
         values = []
     else:
         values = _plain(kind, value)
-        if dotted.startswith(_LINEAR):
+        if isinstance(value, int) and dotted.startswith(_LINEAR):
             values = values[:2]
     yield from ((dotted, changed) for changed in values)
 
