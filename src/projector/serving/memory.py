@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats, Ints, Records
 from projector.config.engine import inference_memory
 from projector.errors import ConfigError
 from projector.lower.cluster_columns import ClusterColumns
@@ -14,7 +14,13 @@ from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.recurrent import RECURRENT, state_bytes
 from projector.operations.shapes import Shapes, is_narrow
 from projector.operations.table import FORWARD, GEMM
-from projector.serving.columns import each_once, elements_per_token, layer_rows, step_columns
+from projector.serving.columns import (
+    StepColumns,
+    each_once,
+    elements_per_token,
+    layer_rows,
+    step_columns,
+)
 from projector.serving.deployment import MTP, Deployment
 from projector.serving.points import draft_deployment
 from projector.units import GIB, to_gib
@@ -185,22 +191,44 @@ def _of_deployment(
 
 def _kind_weights_bytes(deployments: Sequence[Deployment]) -> Floats:
     """Return float64[deployments, kinds]: weights on a rank, 16 bits but in linear layers."""
-    kinds = len(Kind)
-    rows = np.repeat(layer_rows(deployments), kinds)
-    rows["kind"] = np.tile(np.arange(kinds), len(deployments))
-    rows["micro_batch"] = rows["seq"] = 1
-    table = emit_operations(rows)
-    owner = table.workload // kinds
     share = step_columns(deployments)
+    rows = layer_rows(deployments)
+    told = zip(rows, share.extents.narrow_layers.tolist(), share.weight_share.tolist(), strict=True)
+    keys = [(row.tobytes(), *others) for row, *others in told]
+    known = {key: _known_weights[key] for key in keys if key in _known_weights}
+    fresh = {key: row for row, key in enumerate(keys) if key not in known}
+    if fresh:
+        found = dict(zip(fresh, _weights_of_rows(rows, share, [*fresh.values()]), strict=True))
+        if len(_known_weights) > _MOST_KNOWN:
+            _known_weights.clear()
+        _known_weights.update(found)
+        known |= found
+    return np.array([known[key] for key in keys]).reshape(-1, len(Kind))
+
+
+_known_weights: dict[tuple[object, ...], Floats] = {}
+"""Weights by what they depend on: deployments differ in what else they say, and are asked again."""
+_MOST_KNOWN = 4096
+
+
+def _weights_of_rows(rows: Records, share: StepColumns, fresh: Sequence[int]) -> Floats:
+    """Return float64[fresh, kinds]: weights of these rows."""
+    kinds = len(Kind)
+    origin = np.array(fresh)
+    each = np.repeat(rows[origin], kinds)
+    each["kind"] = np.tile(np.arange(kinds), len(origin))
+    each["micro_batch"] = each["seq"] = 1
+    table = emit_operations(each)
+    owner = origin[table.workload // kinds]
     linear = (table.kind == GEMM) & (table.phase == FORWARD)
     linear &= is_narrow(table, share.extents.narrow_layers[owner])
-    narrow = linear & (table.dtype == rows["dtype"][table.workload])
+    narrow = linear & (table.dtype == each["dtype"][table.workload])
     wide_bytes = np.where(
         linear & (share.weight_share[owner] < 1.0), 2.0 * share.weight_share[owner], 2.0
     )
     own_bytes = share.shapes.operand_bytes[owner] * share.weight_share[owner]
     stored = table.parameters * np.where(narrow, own_bytes, wide_bytes)
-    total: Floats = np.bincount(table.workload, stored, len(rows)).astype(np.float64)
+    total: Floats = np.bincount(table.workload, stored, len(each)).astype(np.float64)
     return total.reshape(-1, kinds)
 
 
