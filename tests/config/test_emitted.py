@@ -9,7 +9,8 @@ import yaml
 
 from projector import emit_job, load_job, project_performance
 from projector.config.formats.detect import MARK, carried_fields, comment_lines
-from projector.config.formats.emit.emitted import FORMATS, unsaid
+from projector.config.formats.emit import FORMATS
+from projector.config.formats.emit.emitted import unsaid
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from sweeps.variants import BASES, variants

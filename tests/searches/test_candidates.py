@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from projector.config.formats.emit.emitted import FORMATS
+from projector.config.formats.emit import FORMATS
 from projector.config.formats.emit.runnable import Setting, searchable
 from projector.config.load import load_job
 from projector.errors import ProjectorError

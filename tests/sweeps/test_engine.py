@@ -17,6 +17,9 @@ from projector.config.space import Space
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.sweeps import engine, result, workers
 from projector.sweeps.engine import estimate, sweep
+from projector.sweeps.journal import Totals
+from projector.sweeps.result import SweepResult
+from projector.sweeps.store import Part, encode
 from projector.sweeps.table import load_space
 from sweeps.grid import AXES, BASE, grid
 
@@ -84,14 +87,29 @@ def test_the_front_is_what_nothing_beats(objectives, signs, swept):
     assert found.to_pylist() == front_of(rows, signs)
 
 
-def test_a_front_of_random_points():
+def test_a_front_of_random_points(monkeypatch):
+    monkeypatch.setattr(result, "SAMPLE", 8)
     rng = np.random.default_rng(5)
-    for size, dimensions in itertools.product((1, 2, 50), (1, 2, 3)):
-        values = rng.integers(0, 6, (size, dimensions)).astype(float)
-        front = result._front(values)
+    for size, dimensions, most in itertools.product((0, 1, 2, 50), (1, 2, 3), (1, 6, 1000)):
+        values = rng.integers(0, most, (size, dimensions)).astype(float)
+        front = result._front(values.T)
         rows = [dict(enumerate(row)) | {"row": i} for i, row in enumerate(values.tolist())]
         expected = front_of(rows, dict.fromkeys(range(dimensions), 1))
-        assert [row["row"] for row in expected] == front.tolist()
+        assert sorted(row["row"] for row in expected) == front.tolist()
+
+
+def test_a_part_may_lack_values_where_another_has_all(swept):
+    whole, schema = next(swept.tables()), swept.plan.schema()
+    lacking = whole.set_column(
+        schema.get_field_index("mfu"), "mfu", pa.nulls(len(whole), pa.float64())
+    )
+    parts = [
+        Part(number, bytes(encode(table, schema)), Totals())
+        for number, table in enumerate((whole, lacking))
+    ]
+    found = SweepResult(swept.plan, Totals(rows=2 * len(whole)), 0.0, 0, parts=parts)
+    assert [row["mfu"] is None for row in found.best(2)] == [False, True]
+    assert 0 < found.pareto()["mfu"].null_count < len(found.pareto())
 
 
 def test_objectives_that_are_none(swept):

@@ -16,7 +16,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from projector.app.controls import Control, Overrides, Standing, Tab, link_of, state_of, tabs_of
 from projector.app.views import NOTHING, Answer, serving_answer, step_answer
-from projector.config.formats.emit.emitted import TITLES
+from projector.config.formats.emit import TITLES
 from projector.errors import ProjectorError
 from projector.projection.api import emit_job, project_jobs
 from projector.report.job_file import job_mapping

@@ -13,8 +13,7 @@ from projector.config.device import Device
 from projector.config.device_file import attention_band
 from projector.config.device_kernels import Evidence
 from projector.config.network import Network
-from projector.config.resources import data_dir
-from projector.config.yaml_file import read_yaml
+from projector.config.resources import Sections, data_dir
 
 SHARES = (68, 90)
 """Percent of comparable measurements that the bands hold."""
@@ -181,9 +180,9 @@ def has_rows(source: str, quantity: str) -> bool:
 
 
 @cache
-def _file(name: str) -> dict[str, Any]:
+def _file(name: str) -> Mapping[str, Any]:
     path = data_dir("hardware") / name
-    return read_yaml(path) if path.is_file() else {}
+    return Sections(path) if path.is_file() else {}
 
 
 PREFILL, DECODE, LATENCY, LOAD = "prefill", "decode", "latency", "load"

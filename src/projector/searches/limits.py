@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from projector.config.formats.emit.emitted import FORMATS
+from projector.config.formats.emit import FORMATS
 from projector.config.training import schedule_name
 from projector.errors import ConfigError, shown
 from projector.schedule import registry

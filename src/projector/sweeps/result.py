@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Array, Flags, Floats, Ints
 from projector.envelope import envelope
 from projector.errors import ConfigError
 from projector.frames import Frame
 from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
-from projector.projection.results import BOOL, FLOAT, INT, SCALARS
+from projector.projection.results import BOOL, FLOAT, INT, SCALARS, TEXT
 from projector.projection.run import RUN_SCALARS
 from projector.sweeps import journal
 from projector.sweeps.places import folder_of, readable
 from projector.sweeps.points import SLO
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
-from projector.sweeps.table import arrow_column
+from projector.sweeps.table import arrow_column, arrow_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,19 @@ MORE_IS_BETTER = frozenset(
 VERDICT_COLUMNS = ("fits", "verdict")
 """Columns that say how a row counts; see `standing`."""
 
+TEXT_COLUMNS = VERDICT_COLUMNS[1:]
+"""Those of them that are text."""
+
 BEST_BY = "tokens_per_s_per_gpu"
+
+FEW = 64
+"""Rows that are sooner cut out one by one."""
+
+SAMPLE = 1024
+"""Of more rows than twice as many, so many say first which can be no front."""
+
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
+"""Fractions of its multiples lie everywhere between 0 and 1, however many there are."""
 
 SHOWN = (
     "rows", "does_not_fit", "at_risk", "evaluated", "infeasible", "not_best", "rate_per_s",
@@ -136,11 +148,16 @@ class SweepResult(Frame):
         return pa.concat_tables(cast) if cast else wanted.empty_table()
 
     def tables(
-        self, columns: Sequence[str] | None = None, rows: Ints | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        rows: Ints | None = None,
+        *,
+        coded: Sequence[str] = (),
     ) -> Iterator["pa.Table"]:
         """Yield the rows chunk by chunk; on disk only one of them is in memory.
 
         Given ``rows``, int64[wanted], which rise, these alone; chunks without them are not read.
+        Texts of ``coded`` columns come as dictionaries, as they are stored.
 
         Raises:
             ConfigError: If the files have changed since the sweep.
@@ -153,7 +170,9 @@ class SweepResult(Frame):
         for name, source in self._files():
             table = None
             try:
-                with pq.ParquetFile(source, page_checksum_verification=True) as part:
+                with pq.ParquetFile(
+                    source, read_dictionary=coded, page_checksum_verification=True
+                ) as part:
                     end = begin + part.metadata.num_rows
                     wanted = None if rows is None else rows_within(rows, begin, end)
                     if wanted is None or len(wanted):
@@ -166,7 +185,7 @@ class SweepResult(Frame):
                 raise _changed(name, f"it cannot be read ({error})") from None
             begin = end
             if table is not None:
-                yield table if wanted is None else table.take(arrow_column(wanted))
+                yield table if wanted is None else _picked(table, wanted)
         if begin != self.rows:
             where = folder_of(self.output or "memory")
             raise _changed(where, f"it has {begin:,} rows, not {self.rows:,}")
@@ -226,11 +245,10 @@ class SweepResult(Frame):
         self._check_number(by)
         values, rows = np.zeros(0), np.zeros(0, np.int64)
         begin = 0
-        for table in self.tables([by, *self.ranking_columns]):
+        for table in self.tables([by, *self.ranking_columns], coded=TEXT_COLUMNS):
             found = numbers(table, by)
             better = ~np.isnan(found) if len(values) < max(1, count) else found > values[-1]
-            chosen = np.flatnonzero(better)
-            chosen = chosen[self.is_ranked(table.take(arrow_column(chosen)))]
+            chosen = np.flatnonzero(better & self.is_ranked(table) if better.any() else better)
             values = np.concatenate([values, found[chosen]])
             rows = np.concatenate([rows, begin + chosen])
             order = np.argsort(-values, kind="stable")[:count]
@@ -257,23 +275,26 @@ class SweepResult(Frame):
             pyarrow.Table: the best by the first objective first, then by the next; equal rows as in
                 the space.
         """
-        directions = self._directions(objectives)
-        values, rows, begin = np.zeros((0, len(directions))), np.zeros(0, np.int64), 0
-        for table in self.tables([*directions, *self.ranking_columns]):
-            signed = np.column_stack(
-                [numbers(table, name) * sign for name, sign in directions.items()]
-            )
-            takes_part = ~np.isnan(signed).any(axis=1)
+        import pyarrow as pa
+
+        directions, types = self._directions(objectives), arrow_types()
+        values, rows, begin = np.zeros((len(directions), 0)), np.zeros(0, np.int64), 0
+        for table in self.tables([*directions, *self.ranking_columns], coded=TEXT_COLUMNS):
+            signed = np.stack([numbers(table, name) * sign for name, sign in directions.items()])
+            takes_part = ~np.isnan(signed).any(axis=0)
             if fits:
                 takes_part &= self.is_ranked(table)
             own = np.flatnonzero(takes_part)
             # The front of a front and what follows is the front of both, and stays small.
-            values = np.concatenate([values, signed[own]])
-            rows = np.concatenate([rows, begin + own])
-            front = _front(values)
-            values, rows = values[front], rows[front]
+            own = own[_unbeaten(signed[:, own], values)]
+            own = own[_front(signed[:, own])]
+            kept = _unbeaten(values, signed[:, own])
+            values = np.concatenate([values[:, kept], signed[:, own]], axis=1)
+            rows = np.concatenate([rows[kept], begin + own])
             begin += len(table)
-        return self._take(rows)
+        front = self._take(rows[np.lexsort(values[::-1])])
+        fields = [each.with_type(types[self.plan.kinds[each.name]]) for each in front.schema]
+        return front.cast(pa.schema(fields, front.schema.metadata))
 
     def __repr__(self) -> str:
         where = f" in {self.output}" if self.output else ""
@@ -319,7 +340,7 @@ class SweepResult(Frame):
         return {name: -1.0 if direction == MAX else 1.0 for name, direction in objectives.items()}
 
     def _take(self, rows: Ints) -> "pa.Table":
-        """Return some rows in the given order, reading one chunk at a time."""
+        """Return some rows in the given order, texts as dictionaries; a chunk is read at a time."""
         import pyarrow as pa
 
         if not len(rows):
@@ -327,7 +348,19 @@ class SweepResult(Frame):
         order = np.argsort(rows, kind="stable")
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
-        return pa.concat_tables(self.tables(None, rows[order])).take(arrow_column(position))
+        texts = [name for name, kind in self.plan.kinds.items() if kind == TEXT]
+        tables = self.tables(None, rows[order], coded=texts)
+        # Optional where a part lacks values.
+        return _picked(pa.concat_tables(tables, promote_options="default"), position)
+
+
+def _picked(table: "pa.Table", rows: Ints) -> "pa.Table":
+    """Return some rows of a table; what takes many of them loads ``pyarrow.compute``, 0.06 s."""
+    import pyarrow as pa
+
+    if not 0 < len(rows) <= FEW:
+        return table.take(arrow_column(rows))
+    return pa.concat_tables([table.slice(row, 1) for row in rows.tolist()])
 
 
 def rows_within(rows: Ints, begin: int, end: int) -> Ints:
@@ -359,27 +392,65 @@ def numbers(table: "pa.Table", name: str) -> Floats:
     """Return a column of numbers, NaN where it is missing."""
     import pyarrow as pa
 
-    chunks = table.column(name).cast(pa.float64()).chunks
-    # Arrow's own way loads pandas, where there is one.
-    found = [np.asarray(each) if each.null_count else np.from_dlpack(each) for each in chunks]
-    return np.concatenate([np.zeros(0), *found])
+    def read(chunk: "pa.Array") -> Array:
+        # Arrow's own way loads pandas, where there is one, and a cast `pyarrow.compute`.
+        if chunk.null_count:
+            return np.asarray(chunk.cast(pa.float64()))
+        if chunk.type != pa.bool_():
+            return np.from_dlpack(chunk)
+        bits = np.unpackbits(np.frombuffer(chunk.buffers()[1], np.uint8), bitorder="little")
+        return bits[chunk.offset : chunk.offset + len(chunk)]
+
+    return np.concatenate([np.zeros(0), *map(read, table.column(name).chunks)])
 
 
 def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:
     """Return a column as positions in a list of its distinct values; None is one of them."""
-    column = table.column(name).combine_chunks().dictionary_encode("encode")
+    import pyarrow as pa
+
+    column = table.column(name).combine_chunks()
+    if column.null_count or not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode("encode")
     return np.from_dlpack(column.indices).astype(np.int64), column.dictionary.to_pylist()
 
 
 def _front(values: Floats) -> Ints:
-    """Return the rows of ``values`` that none beats: the lexical first, then of what it leaves."""
-    order = np.lexsort(values.T[::-1])
-    front = []
-    while len(order):
-        first = values[order[0]]
-        front.append(int(order[0]))
-        rest = order[1:]
-        others = values[rest]
-        beaten = (first <= others).all(axis=1) & (first < others).any(axis=1)
-        order = rest[~beaten]
-    return np.array(front, np.int64)
+    """Return which of ``values``, float64[objectives, rows], no other beats; they rise."""
+    rows = np.arange(values.shape[1])
+    if len(rows) > 2 * SAMPLE:
+        few = values[:, :: len(rows) // SAMPLE]
+        rows = _unbeaten(values, few[:, _front(few)])
+    distinct, number = _distinct(values[:, rows])
+    is_front = np.zeros(distinct.shape[1], np.bool_)
+    left = np.arange(len(is_front))
+    while len(left):
+        # Nothing beats what is lexically the first.
+        first, left = left[:1], left[1:]
+        is_front[first] = True
+        left = left[_unbeaten(distinct[:, left], distinct[:, first])]
+    return rows[is_front[number]]
+
+
+def _unbeaten(values: Floats, others: Floats) -> Ints:
+    """Return which of ``values``, float64[objectives, rows], none of some others beats."""
+    rows, others = np.arange(values.shape[1]), _distinct(others)[0].T
+    # Neighbours on a front beat much the same: from everywhere first, few are left for most.
+    for other in others[np.argsort(np.arange(len(others)) * GOLDEN % 1.0), :, None]:
+        no_better = np.flatnonzero(np.logical_and.reduce(other <= values, axis=0))
+        beaten = no_better[(other < values[:, no_better]).any(axis=0)]
+        if len(beaten):
+            kept = np.ones(len(rows), np.bool_)
+            kept[beaten] = False
+            rows, values = rows[kept], values[:, kept]
+    return rows
+
+
+def _distinct(values: Floats) -> tuple[Floats, Ints]:
+    """Return the distinct of ``values``, in lexical order, and which of them each row has."""
+    order = np.lexsort(values[::-1])
+    ordered = values[:, order]
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(is_new) - 1
+    return ordered[:, is_new], number

@@ -381,12 +381,16 @@ class OneWorkload(SweepResult):
     """Field -> value that its rows have."""
 
     def tables(
-        self, columns: Sequence[str] | None = None, rows: Ints | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        rows: Ints | None = None,
+        *,
+        coded: Sequence[str] = (),
     ) -> Iterator["pa.Table"]:
         """Yield the rows of the workload chunk by chunk, as `SweepResult.tables` does."""
         assert self.whole is not None
         names, begin = self._names(columns), 0
-        for table in self.whole.tables([*names, *self.workload]):
+        for table in self.whole.tables([*names, *self.workload], coded=coded):
             mask = np.ones(len(table), np.bool_)
             for name, value in self.workload.items():
                 code, values = codes(table, name)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from projector.config import resources
 from projector.config.device_file import is_first_order, load_device
+from projector.config.formats.emit import FORMATS, TITLES
 from projector.config.formats.emit.runnable import Setting, check_runnable
 from projector.config.job import Job
 from projector.config.load import load_job
@@ -19,12 +20,6 @@ from projector.config.model import CHUNKS, ModelConfig, refuse_diffusion
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, ProjectorError, UnsupportedError, shown
 from projector.files import check_place
-
-FORMATS: Final = ("megatron", "primus", "torchtitan", "deepspeed")
-"""Frameworks whose configuration can be written; each is a module of this package."""
-
-TITLES: Final = dict(zip(FORMATS, ("Megatron", "Primus", "torchtitan", "DeepSpeed"), strict=True))
-"""How the frameworks are called in text."""
 
 
 class Emitted(NamedTuple):
