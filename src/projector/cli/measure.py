@@ -11,6 +11,7 @@ from projector.cli.output import (
     announce_compilation,
     check_files,
     draw,
+    keep_worker,
     print_report,
     say,
 )
@@ -204,6 +205,7 @@ def _run(
     from projector.measure.bench.session import begin, settings_of
     from projector.validate.beside import benchmark_of
 
+    worker = keep_worker()
     session = begin(
         kind,
         cases,
@@ -227,6 +229,7 @@ def _run(
     except BaseException:
         _stopped(session, common.out, quiet=printer.quiet or printer.as_json)
         raise
+    worker.dismiss()
     printer.warn(session.warnings[warned:])
     if session.device:
         announce_compilation(quiet=printer.quiet)

@@ -261,6 +261,10 @@ MARK = "\x1e"
 """First character of such a line: ASCII's record separator, which no library prints."""
 
 
+ANSWER_IS_THERE = ""
+"""What a worker tells that waits for its next task."""
+
+
 def tell(text: str) -> None:
     """Say, from a worker, what it does now; a sign of life as well."""
     sys.stdout.write(f"{MARK}{text}\n")
