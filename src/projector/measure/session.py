@@ -99,11 +99,17 @@ class Session:
         self.programs: Sequence[task.Program] = ()
         self._told = time.monotonic()
 
-    def measure(self, programs: Sequence[task.Program]) -> list[task.Outcome]:
-        """Return one outcome for each program, in their order."""
+    def measure(
+        self, programs: Sequence[task.Program], *, memory: bool = True
+    ) -> list[task.Outcome]:
+        """Return one outcome for each program, in their order.
+
+        Without ``memory`` layers and steps count as nothing where programs are divided into groups;
+        what then does not fit is tried again alone.
+        """
         self.programs = programs
         for number, program in enumerate(programs):
-            if isinstance(program, task.LayerProgram | task.StepProgram):
+            if memory and isinstance(program, task.LayerProgram | task.StepProgram):
                 self._count_memory(number, program)
         timed = [
             number
@@ -221,7 +227,7 @@ class Session:
             samples = take_turns(
                 [each.runner for each in ready],
                 [each.settled for each in ready],
-                rounds,
+                self.pace,
                 time.perf_counter,
                 lambda turn, index: self._tell_late(
                     ready[index].number, f", round {turn + 1} of {rounds}"

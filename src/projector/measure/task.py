@@ -42,6 +42,9 @@ class Pace(Config):
     """Timed runs; programs of one task take turns, so that drift meets all alike."""
     least_s: float = Field(0.002, gt=0.0)
     """Shorter operations are repeated back to back until one sample takes this long."""
+    enough_s: float | None = Field(None, gt=0.0)
+    """What was timed for so long in all has no further runs once three in a row differ by less than
+    ``settled``; by default all have ``repeats``."""
 
 
 class LayerSpec(Config):
@@ -138,6 +141,8 @@ class Task(Config):
     """Threads of a CPU; all cores unless stated."""
     seed: int = 0
     pace: Pace = Pace()
+    memory: bool = True
+    """Whether layers and steps run once more before, for what they take at their peak."""
     programs: list[Program]
 
 
