@@ -292,8 +292,7 @@ def in_turns(tasks: Sequence[Task], pace: Pace) -> tuple[Task, list[list[int]]]:
     begins = list(accumulate((len(task.programs) for task in tasks), initial=0))
     mixed = [programs[number] for number in order]
     places = [[place[number] for number in range(*bounds)] for bounds in pairwise(begins)]
-    changed = {"pace": pace, "memory": True, "programs": mixed}
-    return tasks[0].model_copy(update=changed), places
+    return tasks[0].model_copy(update={"pace": pace, "programs": mixed}), places
 
 
 def measure(threads: int | None = None) -> tuple[Probed, list[Measured]]:

@@ -222,18 +222,22 @@ process.run_task(Task.model_validate_json(sys.argv[3]))
 """
 
 
+KEEPER = CALLER.replace("process.run_task(", "with process.kept_worker(): process.run_task(")
+
+
 @pytest.mark.thorough
+@pytest.mark.parametrize("caller", [CALLER, KEEPER])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_the_caller_is_killed(worker, folders, tmp_path, how):
+def test_nothing_is_left_when_the_caller_is_killed(worker, folders, tmp_path, how, caller):
     worker(TREE + "signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)")
-    command = [sys.executable, "-c", CALLER, str(tmp_path / "worker.py"), str(folders)]
+    command = [sys.executable, "-c", caller, str(tmp_path / "worker.py"), str(folders)]
     with subprocess.Popen(
         [*command, TASK.model_dump_json()], stderr=subprocess.PIPE, start_new_session=True
-    ) as caller:
+    ) as running:
         started = pids(tmp_path / "pids", 3)
-        caller.send_signal(how)
-        _, errors = caller.communicate(timeout=30)
-    assert caller.returncode == -how
+        running.send_signal(how)
+        _, errors = running.communicate(timeout=30)
+    assert running.returncode == -how
     assert (b"KeyboardInterrupt" in errors) == (how == signal.SIGINT)
     assert all(gone(pid) for pid in started)
 

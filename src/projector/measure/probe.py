@@ -174,8 +174,6 @@ def plan_probe(
         device=device,
         threads=environment.threads,
         pace=settings.pace,
-        # Nothing is fitted to memory. On a GPU it says what may take turns beside what.
-        memory=environment.backend != "cpu",
         programs=list(_programs(settings, jobs)),
     )
     return Probe(environment, settings, data, base, jobs, task)

@@ -99,17 +99,11 @@ class Session:
         self.programs: Sequence[task.Program] = ()
         self._told = time.monotonic()
 
-    def measure(
-        self, programs: Sequence[task.Program], *, memory: bool = True
-    ) -> list[task.Outcome]:
-        """Return one outcome for each program, in their order.
-
-        Without ``memory`` layers and steps count as nothing where programs are divided into groups;
-        what then does not fit is tried again alone.
-        """
+    def measure(self, programs: Sequence[task.Program]) -> list[task.Outcome]:
+        """Return one outcome for each program, in their order."""
         self.programs = programs
         for number, program in enumerate(programs):
-            if memory and isinstance(program, task.LayerProgram | task.StepProgram):
+            if isinstance(program, task.LayerProgram | task.StepProgram):
                 self._count_memory(number, program)
         timed = [
             number

@@ -141,8 +141,6 @@ class Task(Config):
     """Threads of a CPU; all cores unless stated."""
     seed: int = 0
     pace: Pace = Pace()
-    memory: bool = True
-    """Whether layers and steps run once more before, for what they take at their peak."""
     programs: list[Program]
 
 

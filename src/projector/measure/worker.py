@@ -95,8 +95,7 @@ def measure(task: Task, ranks: Ranks | None = None) -> Answer:
         device = torch.device("cuda", torch.cuda.current_device())
     bench = Bench(Kit(torch, device, task.seed), Stopwatch(torch, device), ranks or Ranks(torch))
     with _sampler(device) as sampler:
-        session = Session(bench, task.pace, sampler)
-        outcomes = session.measure(task.programs, memory=task.memory)
+        outcomes = Session(bench, task.pace, sampler).measure(task.programs)
     return Answer(environment=environment(device, task), outcomes=outcomes)
 
 

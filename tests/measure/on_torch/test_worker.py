@@ -145,15 +145,6 @@ def test_a_step_is_more_than_its_layers_and_counts_its_memory():
     assert step.numbers["beyond_layers_forward_s"] == pytest.approx(beyond, abs=1e-12)
 
 
-def test_memory_is_counted_where_it_is_asked_for():
-    task = Task(
-        device="cpu", threads=1, pace=QUICK, memory=False, programs=[LayerProgram(layer=spec())]
-    )
-    (outcome,) = worker.measure(task).outcomes
-    assert outcome.status == "ok"
-    assert "peak_allocated_bytes" not in outcome.numbers
-
-
 def test_a_tied_head_shares_the_weight_of_the_embedding():
     layers = [spec("embedding", tied=1), spec("head", tied=1)]
     (step,) = outcomes(StepProgram(layers=layers))
