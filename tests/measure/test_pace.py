@@ -107,7 +107,7 @@ def test_runners_take_turns_in_rounds():
     ],
 )
 def test_long_runs_that_agree_have_no_further_turns(seconds, turns):
-    pace = Pace(repeats=7, settled=0.05, enough_s=0.1)
+    pace = Pace(repeats=7, settled=0.25, enough_s=0.1)
     clock = [0.0]
     runners = [Made(*seconds, clock=clock), Made(0.001, clock=clock)]
     samples = take_turns(runners, [Settled(1, settled=True)] * 2, pace, runners[0].now)

@@ -26,6 +26,9 @@ MOST_RUNS = 256
 IN_A_ROW = 3
 """Samples that must agree before something counts as settled."""
 
+ENOUGH_SHARE = 0.2
+"""Of what still counts as settled, by how much samples may differ that need no further ones."""
+
 
 class Runner(Protocol):
     """Something that can be run again and again."""
@@ -85,10 +88,10 @@ def timing(
     )  # fmt: skip
 
 
-def _agree(seconds: Sequence[float], pace: Pace) -> bool:
-    """Return whether there are `IN_A_ROW` samples, and the last of them differ by little."""
+def _agree(seconds: Sequence[float], within: float) -> bool:
+    """Return whether there are `IN_A_ROW` samples, and the last of them differ by so little."""
     last = seconds[-IN_A_ROW:]
-    return len(last) == IN_A_ROW and max(last) / max(min(last), 1e-12) - 1.0 < pace.settled
+    return len(last) == IN_A_ROW and max(last) / max(min(last), 1e-12) - 1.0 < within
 
 
 def warm_up(
@@ -111,7 +114,7 @@ def warm_up(
             if wanted > runs:
                 runs, last = min(MOST_RUNS, wanted), []
         gone = agree(now() - start)
-        if gone >= pace.warm_up_s and _agree(last, pace):
+        if gone >= pace.warm_up_s and _agree(last, pace.settled):
             return Settled(runs, settled=True)
         if gone >= pace.most_warm_up_s:
             return Settled(runs, settled=False)
@@ -152,7 +155,7 @@ def _is_enough(samples: Samples, pace: Pace) -> bool:
     seconds = [sum(sample.values()) for sample in samples.seconds]
     if pace.enough_s is None or samples.settled.runs * sum(seconds) < pace.enough_s:
         return False
-    return _agree(seconds, pace)
+    return _agree(seconds, pace.settled * ENOUGH_SHARE)
 
 
 def groups_within(sizes: Sequence[float], budget: float) -> list[list[int]]:

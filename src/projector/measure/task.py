@@ -44,7 +44,7 @@ class Pace(Config):
     """Shorter operations are repeated back to back until one sample takes this long."""
     enough_s: float | None = Field(None, gt=0.0)
     """What was timed for so long in all has no further runs once three in a row differ by less than
-    ``settled``; by default all have ``repeats``."""
+    a fifth of ``settled``; by default all have ``repeats``."""
 
 
 class LayerSpec(Config):
