@@ -83,8 +83,8 @@ def test_runners_take_turns_in_rounds():
     order = []
     slow, fast = Made(2.0, clock=clock), Made(0.5, clock=clock)
     samples = take_turns(
-        [slow, fast], [Settled(1, settled=True), Settled(4, settled=False)], 3, slow.now,
-        lambda turn, number: order.append((turn, number)),
+        [slow, fast], [Settled(1, settled=True), Settled(4, settled=False)], Pace(repeats=3),
+        slow.now, lambda turn, number: order.append((turn, number)),
     )  # fmt: skip
     assert order == [(turn, number) for turn in range(3) for number in range(2)]
     # One more run that does not count comes before a sample of several.
@@ -95,6 +95,23 @@ def test_runners_take_turns_in_rounds():
         assert start - end == pytest.approx(2.5)
     found = samples[1].timings(clock_mhz=1500.0)["time"]
     assert (found.median_s, found.repeats, found.settled, found.clock_mhz) == (0.5, 3, False, 1500)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "turns"),
+    [
+        ([1.0], IN_A_ROW),
+        ([0.001], 7),
+        ([1.0, 2.0, 1.0, 1.02, 1.03], 5),
+        ([1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0], 7),
+    ],
+)
+def test_long_runs_that_agree_have_no_further_turns(seconds, turns):
+    pace = Pace(repeats=7, settled=0.25, enough_s=0.1)
+    clock = [0.0]
+    runners = [Made(*seconds, clock=clock), Made(0.001, clock=clock)]
+    samples = take_turns(runners, [Settled(1, settled=True)] * 2, pace, runners[0].now)
+    assert [len(each.seconds) for each in samples] == [turns, 7]
 
 
 @given(st.lists(st.floats(-1.0, 1e3), min_size=1, max_size=30))

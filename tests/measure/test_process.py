@@ -222,18 +222,22 @@ process.run_task(Task.model_validate_json(sys.argv[3]))
 """
 
 
+KEEPER = CALLER.replace("process.run_task(", "with process.kept_worker(): process.run_task(")
+
+
 @pytest.mark.thorough
+@pytest.mark.parametrize("caller", [CALLER, KEEPER])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_the_caller_is_killed(worker, folders, tmp_path, how):
+def test_nothing_is_left_when_the_caller_is_killed(worker, folders, tmp_path, how, caller):
     worker(TREE + "signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)")
-    command = [sys.executable, "-c", CALLER, str(tmp_path / "worker.py"), str(folders)]
+    command = [sys.executable, "-c", caller, str(tmp_path / "worker.py"), str(folders)]
     with subprocess.Popen(
         [*command, TASK.model_dump_json()], stderr=subprocess.PIPE, start_new_session=True
-    ) as caller:
+    ) as running:
         started = pids(tmp_path / "pids", 3)
-        caller.send_signal(how)
-        _, errors = caller.communicate(timeout=30)
-    assert caller.returncode == -how
+        running.send_signal(how)
+        _, errors = running.communicate(timeout=30)
+    assert running.returncode == -how
     assert (b"KeyboardInterrupt" in errors) == (how == signal.SIGINT)
     assert all(gone(pid) for pid in started)
 
@@ -367,3 +371,50 @@ def test_torch_is_never_imported():
     code = "import sys, projector.measure.process; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+SERVING = """
+open(__file__.replace("worker.py", "started"), "a").write("x")
+for number in ("", "1", "2"):
+    while not os.path.exists(asked + number):
+        time.sleep(0.01)
+    if len(json.load(open(asked + number))["programs"]) > 1:
+        sys.exit(3)
+    open(answered + number, "w").write(ANSWER)
+    print(chr(30), flush=True)
+time.sleep(600)
+"""
+"""A worker that waits for further tasks, and dies of one with two programs."""
+
+
+def test_one_process_runs_several_tasks(worker, folders, tmp_path):
+    worker(SERVING)
+    with process.kept_worker() as kept:
+        kept.start(TASK)
+        heard = []
+        answers = [process.run_task(TASK, progress=heard.append) for _ in range(3)]
+    assert [len(answer.outcomes) for answer in answers] == [1, 1, 1]
+    assert heard == []
+    assert (tmp_path / "started").read_text() == "x"
+
+
+def test_a_kept_process_that_dies_is_followed_by_another(worker, folders, tmp_path):
+    worker(SERVING)
+    deadly = TASK.model_copy(update={"programs": [ONE, ONE]})
+    with process.kept_worker() as kept:
+        process.run_task(TASK)
+        with pytest.raises(MeasurementError, match="exit code 3"):
+            process.run_task(deadly)
+        process.run_task(TASK)
+        kept.dismiss()
+        process.run_task(TASK)
+    assert (tmp_path / "started").read_text() == "xxx"
+
+
+def test_other_ranks_are_another_process(worker, folders, tmp_path):
+    worker(SERVING, launcher="open(answered, 'w').write(ANSWER)")
+    with process.kept_worker():
+        process.run_task(TASK)
+        process.run_task(PAIR)
+        process.run_task(TASK)
+    assert (tmp_path / "started").read_text() == "xx"

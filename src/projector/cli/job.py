@@ -1,7 +1,7 @@
 """A job as the command line describes it: its options, where times come from, its files."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from projector.cli.options import argument, flag, option
-from projector.cli.output import Printer, interpret_at_first, say, write
-from projector.errors import ConfigError
+from projector.cli.output import Printer, interpret_at_first, keep_worker, say, write
+from projector.errors import ConfigError, MeasurementError
 
 if TYPE_CHECKING:
     from projector.config.first_order_job import AnyJob
@@ -258,11 +258,26 @@ class ProfilingRequest:
             self.profiling_mode, self.load_benchmark, self.benchmark_gpus, self.save_benchmark
         )
 
+    def begin(self) -> None:
+        """Start what measures, if that is asked for: it imports torch while the job is read."""
+        asked = self.profiling_mode in {"benchmark", "both"} or self.save_benchmark is not None
+        if self.load_benchmark or not (asked or self.benchmark_gpus):
+            return
+        worker = keep_worker()
+        from projector.measure.devices import gpus_at_hand
+        from projector.measure.task import Task
+
+        hand = gpus_at_hand()
+        if (self.benchmark_gpus or (hand.gpus if hand else 1)) == 1:
+            # Where it cannot start, the measurement says why.
+            with suppress(MeasurementError):
+                worker.start(Task(programs=[]))
+
     def source(self, job: "Job", *, quiet: bool) -> "Source":
         """Return the record that applies to a job, measured now where it has to be."""
         from projector.projection.profiling import choose_source
 
-        return choose_source(
+        source = choose_source(
             job,
             self.profiling_mode,
             self.load_benchmark,
@@ -270,6 +285,11 @@ class ProfilingRequest:
             save=self.save_benchmark,
             tell=None if quiet else say,
         )
+        if source.record is not None and not self.load_benchmark:
+            from projector.measure.process import dismiss_worker
+
+            dismiss_worker()
+        return source
 
     def refuse_measuring(self) -> None:
         """Refuse options that ask for measurements, of which closed forms take none."""

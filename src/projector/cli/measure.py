@@ -11,6 +11,7 @@ from projector.cli.output import (
     announce_compilation,
     check_files,
     draw,
+    keep_worker,
     print_report,
     say,
 )
@@ -59,7 +60,9 @@ class _Common:
         "Lock the clock of the GPU while measuring. Takes an administrator's rights.",
         names="--lock-clocks",
     )
-    timeout_s: float = option("S", "Longest time of one process of up to 16 cases.", shown=600.0)
+    timeout_s: float = option(
+        "S", "Longest time of up to 16 cases, measured together.", shown=600.0
+    )
 
     def check(self, table: str | None = None) -> None:
         """Refuse a figure that could not be written, and results over the list that is measured."""
@@ -204,6 +207,7 @@ def _run(
     from projector.measure.bench.session import begin, settings_of
     from projector.validate.beside import benchmark_of
 
+    worker = keep_worker()
     session = begin(
         kind,
         cases,
@@ -227,6 +231,7 @@ def _run(
     except BaseException:
         _stopped(session, common.out, quiet=printer.quiet or printer.as_json)
         raise
+    worker.dismiss()
     printer.warn(session.warnings[warned:])
     if session.device:
         announce_compilation(quiet=printer.quiet)
@@ -240,12 +245,12 @@ def _run(
 
 
 def _stopped(session: "Session", out: str | None, *, quiet: bool) -> None:
-    from projector.report.terminal.measure import benchmark_report
-    from projector.validate.beside import benchmark_of
-
     measuring = session.measuring
     left, total = len(measuring.todo()), len(measuring.cases)
     if total > left and not quiet:
+        from projector.report.terminal.measure import benchmark_report
+        from projector.validate.beside import benchmark_of
+
         print_report(benchmark_report(benchmark_of(session, model=False)))
     kept = f"kept in {out}; the same command continues" if out else "lost without --out"
     say(f"stopped: {total - left} of {total} measured, {kept}")

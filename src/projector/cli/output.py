@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from projector.config.job import Job
     from projector.frames import Frame
+    from projector.measure.process import Worker
     from projector.report.document import Document
     from projector.report.figures.pictures import Picture
     from projector.searches.result import SearchResult
@@ -220,6 +221,13 @@ def announce_compilation(*, quiet: bool) -> None:
     """Announce that the first run compiles, if no kernel is compiled as its sources are now."""
     if not quiet and _nothing_is_compiled():
         _announce()
+
+
+def keep_worker() -> "Worker":
+    """Have one process run all that the command measures, to its end or until it is dismissed."""
+    from projector.measure.process import kept_worker
+
+    return click.get_current_context().with_resource(kept_worker())
 
 
 def interpret_at_first(*, quiet: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from projector.cli.options import argument, command, flag, option, refuse_idle
-from projector.cli.output import Printer, announce_compilation, say
+from projector.cli.output import Printer, announce_compilation, keep_worker, say
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -175,11 +175,13 @@ def probe(
     from projector.measure.process import run_task
     from projector.measure.task import Sparing
 
+    worker = keep_worker()
     environment = identify(device, threads, timeout_s=timeout_s)
     probe = plan_probe(environment, base)
     printer.say(f"{environment.device}: measuring {len(probe.task.programs)} programs ...")
     progress = None if printer.quiet else Sparing(say)
     answer = run_task(probe.task, timeout_s=timeout_s, progress=progress)
+    worker.dismiss()
     printer.say(f"fitting {len(probe.settings.fields)} numbers of the profile ...")
     probed = fit_probe(probe, answer)
     warnings = []

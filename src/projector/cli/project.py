@@ -169,6 +169,7 @@ def _project(
     pictures = output.read_pictures(plots, None, "OF_JOB")
     files.check()
     emission = Emission.of(emit)
+    profiling.begin()
     quiet = printer.quiet
     step = None if view == "memory" else request.project_performance(profiling, quiet=quiet)
     memory = request.project_memory(profiling, quiet=quiet) if step is None else step.memory

@@ -26,6 +26,9 @@ MOST_RUNS = 256
 IN_A_ROW = 3
 """Samples that must agree before something counts as settled."""
 
+ENOUGH_SHARE = 0.2
+"""Of what still counts as settled, by how much samples may differ that need no further ones."""
+
 
 class Runner(Protocol):
     """Something that can be run again and again."""
@@ -85,6 +88,12 @@ def timing(
     )  # fmt: skip
 
 
+def _agree(seconds: Sequence[float], within: float) -> bool:
+    """Return whether there are `IN_A_ROW` samples, and the last of them differ by so little."""
+    last = seconds[-IN_A_ROW:]
+    return len(last) == IN_A_ROW and max(last) / max(min(last), 1e-12) - 1.0 < within
+
+
 def warm_up(
     runner: Runner, pace: Pace, now: Callable[[], float],
     agree: Callable[[float], float] = lambda value: value,
@@ -99,14 +108,13 @@ def warm_up(
     runs, last = 1, [math.inf]
     while True:
         seconds = agree(sum(runner.sample(runs).values()))
-        last = [*last, seconds][-IN_A_ROW:]
+        last.append(seconds)
         if seconds * runs < pace.least_s and runs < MOST_RUNS:
             wanted = math.ceil(pace.least_s / max(seconds, pace.least_s / MOST_RUNS))
             if wanted > runs:
                 runs, last = min(MOST_RUNS, wanted), []
         gone = agree(now() - start)
-        spread = max(last) / max(min(last), 1e-12) - 1.0 if len(last) == IN_A_ROW else math.inf
-        if gone >= pace.warm_up_s and spread < pace.settled:
+        if gone >= pace.warm_up_s and _agree(last, pace.settled):
             return Settled(runs, settled=True)
         if gone >= pace.most_warm_up_s:
             return Settled(runs, settled=False)
@@ -115,19 +123,22 @@ def warm_up(
 def take_turns(
     runners: Sequence[Runner],
     settled: Sequence[Settled],
-    repeats: int,
+    pace: Pace,
     now: Callable[[], float],
     before_sample: Callable[[int, int], None] | None = None,
 ) -> list[Samples]:
-    """Sample every runner ``repeats`` times, one after the other in rounds.
+    """Sample every runner ``pace.repeats`` times, one after the other in rounds.
 
-    What drifts, as a clock under load does, so meets all of them alike. A sample of several runs
+    What drifts, as a clock under load does, so meets all of them alike. After ``pace.enough_s`` of
+    samples whose last ones agree a runner has no further turns. A sample of several runs
     has one more before it that does not count, since another runner left the caches its data.
     ``before_sample`` is told the round and the number of the runner.
     """
     samples = [Samples(each) for each in settled]
-    for turn in range(repeats):
+    for turn in range(pace.repeats):
         for number, (runner, each) in enumerate(zip(runners, samples, strict=True)):
+            if _is_enough(each, pace):
+                continue
             if before_sample is not None:
                 before_sample(turn, number)
             runs = each.settled.runs
@@ -137,6 +148,14 @@ def take_turns(
             each.seconds.append(runner.sample(runs))
             each.spans.append((start, now()))
     return samples
+
+
+def _is_enough(samples: Samples, pace: Pace) -> bool:
+    # Ranks decide alike: their samples are those of the slowest one.
+    seconds = [sum(sample.values()) for sample in samples.seconds]
+    if pace.enough_s is None or samples.settled.runs * sum(seconds) < pace.enough_s:
+        return False
+    return _agree(seconds, pace.settled * ENOUGH_SHARE)
 
 
 def groups_within(sizes: Sequence[float], budget: float) -> list[list[int]]:

@@ -5,7 +5,7 @@ lie sequence after sequence, so that a tensor of rows can be divided over ranks 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Torch = Any
@@ -18,7 +18,7 @@ NORM_EPSILON = 1e-6
 ROPE_BASE = 10_000.0
 
 DRAWN = 1 << 20
-"""Numbers that are drawn for a large tensor; it repeats them."""
+"""Numbers that tensors of a CPU are made of; larger ones repeat them."""
 
 STRIDE = 7919
 """How far apart two tensors begin in them: a prime, so that many differ."""
@@ -45,13 +45,16 @@ class Kit:
     seed: int = 0
     made_bytes: int = 0
     """Of all random tensors so far."""
-    _drawn: Tensor = None
-    """Numbers that large tensors of a CPU are made of."""
+    _drawn: dict[Any, Tensor] = field(default_factory=dict)
+    """Numbers that tensors of a CPU are made of, by type."""
 
     def __post_init__(self) -> None:
         """Draw them, before anybody counts memory."""
         if self.device.type == "cpu":
-            self._drawn = self.torch.empty(2 * DRAWN).normal_(generator=self._generator(self.seed))
+            drawn = self.torch.empty(2 * DRAWN).normal_(generator=self._generator(self.seed))
+            for name in dict.fromkeys(WIDE.values()):
+                dtype = getattr(self.torch, name)
+                self._drawn[dtype] = drawn.to(dtype)
 
     def wide_type(self, dtype: str) -> Any:
         """Return torch's type for a matrix type, BF16 for those of fewer than 16 bits."""
@@ -62,7 +65,7 @@ class Kit:
         values = self.torch.empty(shape, dtype=dtype, device=self.device)
         self.made_bytes += values.nbytes
         self.seed += 1
-        if values.numel() > DRAWN and self.device.type == "cpu":
+        if dtype in self._drawn:
             return self._repeat(values, scale)
         return values.normal_(0.0, scale, generator=self._generator(self.seed))
 
@@ -70,15 +73,15 @@ class Kit:
         return self.torch.Generator(device=self.device).manual_seed(seed)
 
     def _repeat(self, values: Tensor, scale: float) -> Tensor:
-        """Fill a large tensor with numbers drawn once, beginning elsewhere each time.
+        """Fill a tensor with numbers drawn once, beginning elsewhere each time.
 
-        A CPU takes five times as long to draw as to copy, and there are hundreds of operands.
+        A CPU takes ten times as long to draw as to copy, and there are hundreds of operands.
         """
         start = self.seed * STRIDE % DRAWN
-        source = (self._drawn[start : start + DRAWN] * scale).to(values.dtype)
+        source = self._drawn[values.dtype][start : start + DRAWN]
         for part in values.view(-1).split(DRAWN):
             part.copy_(source[: part.numel()])
-        return values
+        return values if scale == 1.0 else values.mul_(scale)
 
     def integers(self, *shape: int, below: int) -> Tensor:
         """Return random whole numbers from 0 on."""

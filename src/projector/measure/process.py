@@ -1,7 +1,8 @@
 """Runs what is measured in processes of their own, so that their end never ends the caller.
 
 One rank is one process; several are started by torchrun. `projector.measure.guard` stands in
-between and leaves no process behind. Nothing here imports torch.
+between and leaves no process behind. A process that is kept takes one task after the other, so that
+torch is imported once. Nothing here imports torch.
 """
 
 import os
@@ -13,8 +14,9 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
@@ -24,7 +26,16 @@ from typing import Any
 from projector.distribution import install_command
 from projector.errors import MeasurementError
 from projector.measure import guard
-from projector.measure.task import LOST_RANK, Answer, Progress, Task, read_answer, read_error, told
+from projector.measure.task import (
+    ANSWER_IS_THERE,
+    LOST_RANK,
+    Answer,
+    Progress,
+    Task,
+    read_answer,
+    read_error,
+    told,
+)
 
 WORKER = (sys.executable, "-P", "-m", "projector.measure.worker")
 """The command that is given the paths of a task and of its answer."""
@@ -33,6 +44,9 @@ TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run")
 
 LEAST_TORCH = (2, 6)
 """Oldest torch that has what the worker calls; that of the extra ``torch``."""
+
+ASKED, ANSWERED = "task.json", "answer.json"
+"""Files of a worker's first task; those of later ones have their number behind."""
 
 INSTALL = install_command("torch")
 
@@ -58,40 +72,113 @@ def run_task(
 ) -> Answer:
     """Measure every program of a task; the answer has one outcome for each.
 
-    All is ended after ``timeout_s``, and after ``silence_s`` without a word of the worker.
-    ``progress`` is called with one line whenever the worker starts something new.
+    It runs in a process of its own, or in that of `kept_worker`. All is ended after ``timeout_s``,
+    and after ``silence_s`` without a word of the worker. ``progress`` is called with one line
+    whenever the worker starts something new.
     """
-    if os.name != "posix":
-        msg = f"measuring needs Linux or macOS, and this is {sys.platform}"
-        raise MeasurementError(msg, key="system", value=sys.platform, allowed="Linux or macOS")
-    check_torch()
-    with _folder() as name:
-        folder = Path(name)
-        asked, answered = folder / "task.json", folder / "answer.json"
-        try:
-            asked.write_text(task.model_dump_json(), encoding="utf-8")
-        except OSError as error:
-            raise _no_folder(error) from None
-        command = [*_launch(task, folder), str(asked), str(answered)]
-        limits = _Limits(timeout_s, silence_s)
-        # The variables of the worker: temporary files go where they are removed.
-        variables = {**os.environ, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
-        if task.ranks > 1:
-            threads = task.threads or max(1, (os.cpu_count() or 1) // task.ranks)
-            variables["OMP_NUM_THREADS"] = str(threads)
-            # Collectives start before the GEMMs that they run beside, as Megatron-LM asks for.
-            variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-        ended = _run(command, folder, variables, limits, progress)
-        if ended.late is not None:
-            raise ended.late
-        if ended.code:
-            raise _failure(task, folder, answered, ended)
-        return read_answer(task, answered)
+    kept = _KEPT.get()
+    if kept is not None:
+        return kept.run(task, _Limits(timeout_s, silence_s), progress)
+    with kept_worker() as worker:
+        return worker.run(task, _Limits(timeout_s, silence_s), progress)
 
 
-def _folder() -> "tempfile.TemporaryDirectory[str]":
+@contextmanager
+def kept_worker() -> "Iterator[Worker]":
+    """Have one process run every task of `run_task` in this context; its end ends the process.
+
+    The process starts with its first task, or before with `Worker.start`.
+    """
+    worker = Worker()
+    token = _KEPT.set(worker)
     try:
-        return tempfile.TemporaryDirectory(prefix="projector-")
+        yield worker
+    finally:
+        _KEPT.reset(token)
+        worker.stop()
+
+
+class Worker:
+    """A process, or one for each rank, that runs one task after the other until one fails."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        self._guarded: subprocess.Popen[bytes] | None = None
+        self._folder = Path()
+        self._layout: tuple[int, ...] = ()
+        self._tasks = 0
+
+    def start(self, task: Task) -> None:
+        """Start to import torch for tasks of as many ranks, unless that runs already."""
+        layout = (task.ranks, task.tp, task.cp, task.ep, task.etp)
+        if self._guarded is not None and self._guarded.poll() is None and layout == self._layout:
+            return
+        self.stop()
+        if os.name != "posix":
+            msg = f"measuring needs Linux or macOS, and this is {sys.platform}"
+            raise MeasurementError(msg, key="system", value=sys.platform, allowed="Linux or macOS")
+        check_torch()
+        self._folder, self._layout, self._tasks = Path(_folder(self._held)), layout, 0
+        self._guarded = _started(task, self._folder)
+        self._held.callback(_stop, self._guarded)
+
+    def run(self, task: Task, limits: "_Limits", progress: Progress | None) -> Answer:
+        """Measure every program of a task."""
+        self.start(task)
+        assert self._guarded is not None
+        # As the worker counts them, see `projector.measure.worker`.
+        number = self._tasks or ""
+        self._tasks += 1
+        asked, answered = (self._folder / f"{name}{number}" for name in (ASKED, ANSWERED))
+        ended = _Ended()
+        try:
+            _write_task(asked, task)
+            _follow(self._guarded, ended, limits, progress)
+            if ended.late is not None:
+                raise ended.late
+            code = 0 if ended.answered else self._guarded.wait()
+            if code:
+                raise _failure(task, code, self._folder, answered, ended)
+            return read_answer(task, answered)
+        finally:
+            if not ended.answered:
+                self.stop()
+
+    def stop(self) -> None:
+        """End whatever still runs; also while an interrupt is on its way up."""
+        self._guarded = None
+        self._held.close()
+
+    def dismiss(self) -> None:
+        """Let it end while the caller goes on; `stop` waits for that."""
+        if self._guarded is not None:
+            _dismiss(self._guarded)
+            self._guarded = None
+
+
+_KEPT: ContextVar[Worker | None] = ContextVar("kept", default=None)
+
+
+def dismiss_worker() -> None:
+    """Let the process of `kept_worker` end, as nothing more is measured."""
+    kept = _KEPT.get()
+    if kept is not None:
+        kept.dismiss()
+
+
+def _write_task(asked: Path, task: Task) -> None:
+    # It appears whole, as the worker waits for it.
+    part = asked.with_suffix(".part")
+    try:
+        part.write_text(task.model_dump_json(), encoding="utf-8")
+        part.replace(asked)
+    except OSError as error:
+        raise _no_folder(error) from None
+
+
+def _folder(held: ExitStack) -> str:
+    try:
+        return held.enter_context(tempfile.TemporaryDirectory(prefix="projector-"))
     except OSError as error:
         raise _no_folder(error) from None
 
@@ -127,7 +214,8 @@ class _Limits:
 
 @dataclass
 class _Ended:
-    code: int = 0
+    answered: bool = False
+    """Whether the worker said that its answer is there, and waits for another task."""
     late: MeasurementError | None = None
     """Set where it was ended because of a time limit."""
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -153,42 +241,39 @@ def _launch(task: Task, folder: Path) -> list[str]:
     ]
 
 
-def _run(
-    command: Sequence[str],
-    folder: Path,
-    environment: Mapping[str, str],
-    limits: _Limits,
-    progress: Progress | None,
-) -> _Ended:
+def _started(task: Task, folder: Path) -> "subprocess.Popen[bytes]":
+    command = [*_launch(task, folder), str(folder / ASKED), str(folder / ANSWERED)]
+    # The variables of the worker: temporary files go where they are removed.
+    variables = {**os.environ, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
+    if task.ranks > 1:
+        threads = task.threads or max(1, (os.cpu_count() or 1) // task.ranks)
+        variables["OMP_NUM_THREADS"] = str(threads)
+        # Collectives start before the GEMMs that they run beside, as Megatron-LM asks for.
+        variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     try:
-        guarded = subprocess.Popen(  # noqa: S603  # our own interpreter and modules
+        return subprocess.Popen(  # noqa: S603  # our own interpreter and modules
             [sys.executable, "-I", guard.__file__, str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=variables,
             start_new_session=True,
         )
     except OSError as error:
         msg = f"no process can be started to measure in: {error.strerror or error}"
         raise MeasurementError(msg, key="worker") from None
-    ended = _Ended()
-    try:
-        _follow(guarded, ended, limits, progress)
-        if ended.late is None:
-            ended.code = guarded.wait()
-    finally:
-        _stop(guarded)
-    return ended
+
+
+def _dismiss(guarded: "subprocess.Popen[bytes]") -> None:
+    assert guarded.stdin is not None
+    with suppress(OSError):
+        guarded.stdin.close()
 
 
 def _stop(guarded: "subprocess.Popen[bytes]") -> None:
-    """End whatever still runs; also while an interrupt is on its way up."""
-    assert guarded.stdin is not None
     assert guarded.stdout is not None
     assert guarded.stderr is not None
-    with suppress(OSError):
-        guarded.stdin.close()
+    _dismiss(guarded)
     try:
         guarded.wait(STOPPING_S)
     except subprocess.TimeoutExpired:
@@ -202,7 +287,7 @@ def _stop(guarded: "subprocess.Popen[bytes]") -> None:
 def _follow(
     guarded: "subprocess.Popen[bytes]", ended: _Ended, limits: _Limits, progress: Progress | None
 ) -> None:
-    """Read both outputs until they close, or until a time limit has passed."""
+    """Read both outputs until an answer is there, they close, or a time limit has passed."""
     assert guarded.stdout is not None
     assert guarded.stderr is not None
     rests = {guarded.stdout.fileno(): b"", guarded.stderr.fileno(): b""}
@@ -210,7 +295,7 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         for stream in rests:
             selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map():
+        while selector.get_map() and not ended.answered:
             left = _left(limits, start, heard)
             if left <= 0.0:
                 ended.late = _late(limits, start, ended.now)
@@ -230,6 +315,9 @@ def _hear(line: str, ended: _Ended, progress: Progress | None) -> None:
     text = told(line)
     if text is None:
         ended.errors.append(line)
+        return
+    if text == ANSWER_IS_THERE:
+        ended.answered = True
         return
     ended.now = text
     if progress is not None:
@@ -256,11 +344,13 @@ def _late(limits: _Limits, start: float, now: str) -> MeasurementError:
     return MeasurementError(msg, key="worker", value="hung", allowed="a worker that answers")
 
 
-def _failure(task: Task, folder: Path, answered: Path, ended: _Ended) -> MeasurementError:
+def _failure(
+    task: Task, code: int, folder: Path, answered: Path, ended: _Ended
+) -> MeasurementError:
     stated = read_error(answered)
     if stated is not None:
         return stated
-    lines, code, who = list(ended.errors), ended.code, "the worker"
+    lines, who = list(ended.errors), "the worker"
     if task.ranks > 1:
         failed = _failed_rank("\n".join(lines))
         if failed is not None:

@@ -221,7 +221,7 @@ class Session:
             samples = take_turns(
                 [each.runner for each in ready],
                 [each.settled for each in ready],
-                rounds,
+                self.pace,
                 time.perf_counter,
                 lambda turn, index: self._tell_late(
                     ready[index].number, f", round {turn + 1} of {rounds}"

@@ -42,6 +42,9 @@ class Pace(Config):
     """Timed runs; programs of one task take turns, so that drift meets all alike."""
     least_s: float = Field(0.002, gt=0.0)
     """Shorter operations are repeated back to back until one sample takes this long."""
+    enough_s: float | None = Field(None, gt=0.0)
+    """What was timed for so long in all has no further runs once three in a row differ by less than
+    a fifth of ``settled``; by default all have ``repeats``."""
 
 
 class LayerSpec(Config):
@@ -259,6 +262,10 @@ Progress = Callable[[str], None]
 
 MARK = "\x1e"
 """First character of such a line: ASCII's record separator, which no library prints."""
+
+
+ANSWER_IS_THERE = ""
+"""What a worker tells that waits for its next task."""
 
 
 def tell(text: str) -> None:

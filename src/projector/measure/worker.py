@@ -1,13 +1,16 @@
 """The process that measures: reads a task, runs its programs on torch, writes an answer.
 
 It is started as ``python -m projector.measure.worker TASK.json ANSWER.json``, by torchrun where
-several ranks measure together. Only this module and `recorder` import torch.
+several ranks measure together, and takes one task after the other, each as soon as its file is
+there: the files of the second one end in ``1``. Only this module and `recorder` import torch.
 """
 
 import gc
 import os
 import platform
 import sys
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,34 +25,63 @@ from projector.measure.parts import Kit
 from projector.measure.runners import Bench
 from projector.measure.session import Session
 from projector.measure.smi import address_of
-from projector.measure.task import LOST_RANK, Answer, Environment, Task, write_answer
+from projector.measure.task import (
+    ANSWER_IS_THERE,
+    LOST_RANK,
+    Answer,
+    Environment,
+    Task,
+    tell,
+    write_answer,
+)
 from projector.measure.vendor import Sampler
 
+LOOKS_EVERY_S = 0.005
+"""How often a worker that waits looks for its next task."""
 
-def main(task_path: str, answer_path: str, *, limited: bool = False) -> int:
-    """Measure what a file asks for into another; ``limited`` allocates free memory alone."""
+
+def main(task_path: str, answer_path: str, *, serving: bool = False) -> int:
+    """Measure what a file asks for into another.
+
+    ``serving`` goes on with further ones until it is killed, and allocates free memory alone.
+    """
     end_with_parent()
     # What importing torch left behind stays; each collection would look through it again.
     gc.freeze()
-    task = Task.model_validate_json(Path(task_path).read_text("utf-8"))
-    try:
-        kind = kind_of_device(torch, task.device, devices.gpus_at_hand())
-        if kind == "cpu" and limited:
-            devices.limit_memory()
-        ranks = join(torch, task, kind)
-        answer = measure(task.model_copy(update={"device": kind}), ranks)
-        if ranks.rank == 0:
-            write_answer(Path(answer_path), answer)
-        ranks.leave()
-    except ProjectorError as error:
-        write_answer(Path(answer_path), error)
-        return 2
-    except LostRankError as error:
-        sys.stderr.write(f"LostRankError: {error}\n")
-        sys.stderr.flush()
-        # Leaving in order would wait for the other rank once more.
-        os._exit(LOST_RANK)
+    ranks = None
+    for turn in count():
+        number = turn or ""
+        task = Task.model_validate_json(_awaited(Path(f"{task_path}{number}")))
+        answered = Path(f"{answer_path}{number}")
+        try:
+            kind = kind_of_device(torch, task.device, devices.gpus_at_hand())
+            if ranks is None:
+                if kind == "cpu" and serving:
+                    devices.limit_memory()
+                ranks = join(torch, task, kind)
+            answer = measure(task.model_copy(update={"device": kind}), ranks)
+            if ranks.rank == 0:
+                write_answer(answered, answer)
+            if not serving:
+                ranks.leave()
+                break
+            if ranks.rank == 0:
+                tell(ANSWER_IS_THERE)
+        except ProjectorError as error:
+            write_answer(answered, error)
+            return 2
+        except LostRankError as error:
+            sys.stderr.write(f"LostRankError: {error}\n")
+            sys.stderr.flush()
+            # Leaving in order would wait for the other rank once more.
+            os._exit(LOST_RANK)
     return 0
+
+
+def _awaited(path: Path) -> str:
+    while not path.exists():
+        time.sleep(LOOKS_EVERY_S)
+    return path.read_text("utf-8")
 
 
 def measure(task: Task, ranks: Ranks | None = None) -> Answer:
@@ -120,4 +152,4 @@ def _libraries(backend: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], limited=True))
+    sys.exit(main(sys.argv[1], sys.argv[2], serving=True))

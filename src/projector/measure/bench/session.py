@@ -134,7 +134,7 @@ SAID_EVERY_S = 10.0
 """Seconds after which what a worker does now is said, if nothing else was."""
 
 CHUNK = 16
-"""Cases of one process, which take turns. An interruption loses those of one process at most."""
+"""Cases that take turns in one task. An interruption loses those of one task at most."""
 
 MOST_DEATHS = 3
 """Processes that end without an answer, one case each and in a row, before all is given up."""
