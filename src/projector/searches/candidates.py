@@ -29,6 +29,13 @@ _STAGE_OF_FSDP = 3
 
 Overrides = Mapping[str, Any]
 
+FIELDS = (
+    *(f"parallelism.{name}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
+    "parallelism.zero_stage", "parallelism.fsdp", "training.micro_batch_size",
+    "training.recompute", "training.schedule",
+)  # fmt: skip
+"""What each configuration sets, in the order of its overrides."""
+
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
