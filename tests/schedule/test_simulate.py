@@ -373,7 +373,8 @@ def test_what_has_to_be_listed_has_a_limit(arguments, match, most):
 
 
 def test_a_group_that_no_list_holds_names_the_longest_that_some_list_does():
-    with pytest.raises(ScheduleError, match=r"groups of 700,000 is shorter; give .* or fewer") as of:
+    words = r"groups of 700,000 is shorter; give .* or fewer"
+    with pytest.raises(ScheduleError, match=words) as of:
         registry.check("interleaved", 2, 2, 1_390_000, 700_000)
     assert of.value.key == "group_size"
     longest = int(of.value.allowed.removeprefix("2.."))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from projector.distribution import package_version
 from projector.errors import ConfigError
-from projector.files import check_place, write_whole
+from projector.files import check_place, written_whole
 from projector.schedule.order import BACKWARD, FORWARD
 from projector.schedule.registry import placement
 from projector.schedule.replay.run import PipelineRun
@@ -65,14 +65,14 @@ def _check_size(run: PipelineRun) -> None:
 
 def write_text(target: Path, text: Iterable[str]) -> None:
     """Write a trace, compressed if named ``.gz``: the same trace gives the same file."""
-    pieces, parts = iter(text), []
+    pieces = iter(text)
     # Neither time nor name is in the head.
     compressor = zlib.compressobj(6, wbits=zlib.MAX_WBITS | 16)
-    while some := "".join(islice(pieces, _PIECES)).encode():
-        parts.append(compressor.compress(some) if target.suffix == ".gz" else some)
-    if target.suffix == ".gz":
-        parts.append(compressor.flush())
-    write_whole(target, b"".join(parts), key=KEY)
+    with written_whole(target, key=KEY) as stream:
+        while some := "".join(islice(pieces, _PIECES)).encode():
+            stream.write(compressor.compress(some) if target.suffix == ".gz" else some)
+        if target.suffix == ".gz":
+            stream.write(compressor.flush())
 
 
 def timeline_text(run: PipelineRun, title: str = "") -> str:
