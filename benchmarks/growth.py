@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 import projector
+from projector.schedule import registry
 from projector.searches.limits import RECOMPUTE, Limits
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +75,12 @@ def piped(schedule: str, pp: int, microbatches: int) -> dict[str, Any]:
     return job(2 * pp, nodes, microbatches, pp=pp, schedule=schedule, **vpp)
 
 
+def listed(schedule: str, pp: int, microbatches: int) -> bool:
+    """Whether an order is not too long; those that repeat themselves never are here."""
+    entry = registry.SCHEDULES[schedule]
+    return not entry.planned or 3 * pp * SCHEDULES[schedule] * microbatches <= entry.most
+
+
 def jobs(folder: Path) -> Iterator[Point]:
     """Sweeps of one process to disk; sizes are rows."""
     source = yaml.safe_load((ROOT / "examples" / "space_llama70b.yaml").read_text())
@@ -119,7 +126,7 @@ def stages(_: Path) -> Iterator[Point]:
     for power in range(10):
         pp = 2**power
         for schedule, chunks in SCHEDULES.items():
-            if pp == 1 and schedule != "1f1b":
+            if (pp == 1 and schedule != "1f1b") or not listed(schedule, pp, 2 * pp):
                 continue
             run = functools.partial(projector.project_performance, piped(schedule, pp, 2 * pp))
             yield schedule, pp, pp * 2 * pp * chunks, run
@@ -129,6 +136,8 @@ def microbatches(_: Path) -> Iterator[Point]:
     """One job of eight ranks with more microbatches."""
     for power in range(4, 16):
         for schedule, chunks in SCHEDULES.items():
+            if not listed(schedule, 8, 2**power):
+                continue
             run = functools.partial(projector.project_performance, piped(schedule, 8, 2**power))
             yield schedule, 2**power, 8 * 2**power * chunks, run
 

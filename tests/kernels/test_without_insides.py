@@ -22,7 +22,7 @@ BREAK = {
 CALLS = """
 import numpy as np
 from projector.kernels import _cache, _jit
-from projector.kernels._vectors import WIDTH, anywhere, larger, less, load, spread, store, total
+from projector.kernels._vectors import ROW, anywhere, larger, less, load, spread, store, total
 from projector.kernels.grouping import best_of_groups
 from projector.kernels.intervals import union
 
@@ -51,7 +51,7 @@ def lanes(rows):
 
 random = np.random.default_rng(0)
 print(roots(random.random(1000)).hex(), thirds(5.0).hex(), root(5.0).hex())
-rows = random.integers(0, 9, (3, WIDTH))
+rows = random.integers(0, 9, (3, ROW))
 print(lanes(rows), rows.tolist())
 best = np.zeros(40, np.int64)
 flags = random.random((2, 40)) < 0.7

@@ -69,6 +69,7 @@ def _schedules() -> None:
     for method in METHODS:
         replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int), method)
     simulate_schedule("seaailab", pp=2, microbatches=4)
+    build("1f1b-v", pp=2, vpp=2, microbatches=4)
 
 
 def _planning() -> None:

@@ -24,12 +24,14 @@ from projector.arrays import Ints
 WIDTH = 8
 """Integers of a vector."""
 
+ROW = 2 * WIDTH
+"""Integers of a row that is loaded from and stored to; rows follow one another."""
+
 _Type: Any = types.Type
 _PrimitiveModel: Any = models.PrimitiveModel
 _lowered: Any = lower_builtin
 _typed: Any = type_callable
 _struct: Any = cgutils.create_struct_proxy
-_unpack: Any = cgutils.unpack_tuple
 
 
 class _Vector(_Type):  # type: ignore[misc]  # numba has no types
@@ -108,10 +110,9 @@ def total(vector: Ints) -> int:
 def _address(context: Any, builder: Any, rows_type: Any, rows: Any, row: Any, lane: Any) -> Any:
     """Return where a vector stands; indices are not tested, and count from the beginning."""
     array = _struct(rows_type)(context, builder, rows)
-    of_row, of_lane = _unpack(builder, array.strides, 2)
-    offset = builder.add(builder.mul(row, of_row), builder.mul(lane, of_lane))
-    start = builder.bitcast(array.data, ir.IntType(8).as_pointer())
-    return builder.bitcast(builder.gep(start, [offset]), _CODE.as_pointer())
+    # Multiplying by the strides of the array took 6 % of a replay.
+    place = builder.add(builder.mul(row, ir.IntType(64)(ROW)), lane)
+    return builder.bitcast(builder.gep(array.data, [place]), _CODE.as_pointer())
 
 
 @_typed(load)

@@ -52,8 +52,8 @@ from projector.kernels.pipeline_periods import (
 MOST_RUNS = 32
 """Runs of one configuration: so many states of it may wait for their epilogue."""
 
-SLOPED_AT_ONCE, SLOPED_SHARE = 2, 8
-"""Periods that are run with slopes at once, and those run without or jumped for each other one."""
+SLOPED_AFTER, SLOPED_SHARE = 48, 8
+"""Periods that are run or jumped before any is run with slopes, and for each one that is."""
 
 
 class Forks(NamedTuple):
@@ -215,9 +215,9 @@ def _run_to_forks(
             break
         waited += 1
         cycle = 0
-        # Slopes take several times as long. They wait until many lanes may have use for them, and
-        # where jumps are short they are few.
-        if frame >= 2 and SLOPED_SHARE * (sloped - SLOPED_AT_ONCE) <= spared:
+        # Slopes take several times as long, and most lanes settle without. They wait until many
+        # lanes may have use for them, and where jumps are short they are few.
+        if frame >= 2 and SLOPED_SHARE * sloped <= spared - SLOPED_AFTER:
             cycle = find_cycle(frame, 1 + wanted // (1 + waited), sizes, block)
         if cycle > 0:
             spared += run_cycle(frame, cycle, program, runs.most, block) * cycle // wanted

@@ -16,7 +16,17 @@ import numpy as np
 
 from projector.arrays import Ints, Ints32
 from projector.kernels._jit import helper, kernel
-from projector.kernels._vectors import WIDTH, anywhere, larger, largest, less, load, spread, store
+from projector.kernels._vectors import (
+    ROW,
+    WIDTH,
+    anywhere,
+    larger,
+    largest,
+    less,
+    load,
+    spread,
+    store,
+)
 from projector.kernels.pipeline import (
     DEPENDENCY,
     DURATION,
@@ -33,7 +43,7 @@ from projector.kernels.pipeline import (
     at,
 )
 
-LANES = 16
+LANES = ROW
 """Configurations side by side. More of them need more than the nearest cache holds, and wait longer
 for the slowest of them; fewer are outweighed by what an operation costs itself."""
 

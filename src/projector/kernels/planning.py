@@ -362,3 +362,53 @@ def plan_candidates(
             makespan_ps[n] = last - first
             period_ps[n] = longest
             _remember(best_ps, int(longest if apart else last - first))
+
+
+class Moving(NamedTuple):
+    """Operations in the order of the slots that a building block gives them, ``int64[ops]``."""
+
+    wanted: Ints
+    """That slot."""
+    kind: Ints
+    stage: Ints
+    rank: Ints
+    microbatch: Ints
+    """Those of a kind and stage ascend from 0 on."""
+
+
+@kernel(python_us=3.0)
+def place_in_slots(moving: Moving, most: int, held: Ints) -> Ints:
+    """Let each operation begin in the first slot that is free for it; a B takes two of them.
+
+    moving : Moving
+    most : int. Microbatch-chunks that a rank may hold where an F moves ahead.
+    held : int64[pp, slots]. Those that each rank holds behind each slot where all stand as wanted;
+        overwritten.
+    Returns int64[ops]: the slot of each.
+    """
+    wanted, kinds, stages, ranks, microbatches = moving
+    num_stages = 2 * held.shape[0]
+    used = np.zeros(held.shape, np.bool_)
+    end = np.zeros((2, num_stages, wanted.shape[0] // (2 * num_stages) + 1), np.int64)
+    placed = np.empty_like(wanted)
+    for i in range(wanted.shape[0]):
+        kind, stage, rank, after = kinds[i], stages[i], ranks[i], microbatches[i] + 1
+        slot = end[kind, stage, after - 1]
+        if kind == BACKWARD:
+            slot = max(slot, end[FORWARD, stage, after])
+        source = stage + 1 if kind == BACKWARD else stage - 1
+        if 0 <= source < num_stages:
+            slot = max(slot, end[kind, source, after])
+        if kind == FORWARD:
+            full = wanted[i] - 1
+            while full >= slot and held[rank, full] < most:
+                full -= 1
+            slot = max(slot, full + 1)
+        while used[rank, slot] or used[rank, slot + kind]:
+            slot += 1
+        used[rank, slot] = used[rank, slot + kind] = True
+        for moved in range(slot + kind, wanted[i] + kind):
+            held[rank, moved] += 1 - 2 * kind
+        end[kind, stage, after] = slot + kind + 1
+        placed[i] = slot
+    return placed

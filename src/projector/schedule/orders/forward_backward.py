@@ -5,8 +5,6 @@ import numpy as np
 from projector.arrays import Ints
 from projector.errors import ScheduleError
 from projector.schedule.order import (
-    BACKWARD,
-    FORWARD,
     Order,
     one_forward_one_backward,
     round_robin_stages,
@@ -102,6 +100,8 @@ def one_f_one_b_v(pp: int, vpp: int, microbatches: int) -> Order:
     rules are those of sail-sg/zero-bubble-pipeline-parallelism (``scheduler/v1f1b.py``), which
     Primus' ``enable_1f1b_v`` runs; the order does not depend on times.
     """
+    from projector.kernels.planning import Moving, place_in_slots  # loads numba
+
     del vpp
     most = 2 * (2 * pp // 3 + 1)
     slot = _block_v(pp)[..., np.newaxis] + 6 * np.arange(microbatches)
@@ -111,28 +111,9 @@ def one_f_one_b_v(pp: int, vpp: int, microbatches: int) -> Order:
     wanted = slot.ravel()[by_slot]
     change = np.zeros((pp, int(slot.max()) + 3), np.int64)
     np.add.at(change, (rank, wanted + kind), 1 - 2 * kind)
-    held = np.cumsum(change, axis=1).tolist()
-    used = [bytearray(change.shape[1]) for _ in range(pp)]
+    held = np.cumsum(change, axis=1)
     stage = v_shape(pp)[rank, chunk]
-    end: list[list[list[int]]] = [[[0] for _ in range(2 * pp)] for _ in (FORWARD, BACKWARD)]
-    placed = np.empty_like(wanted)
-    columns = (each.tolist() for each in (wanted, kind, stage, rank, microbatch))
-    for i, (at, what, of, where, number) in enumerate(zip(*columns, strict=True)):
-        load, after = held[where], [end[what][of][-1]]
-        if what == BACKWARD:
-            after.append(end[FORWARD][of][number + 1])
-        source = of - 1 if what == FORWARD else of + 1
-        if 0 <= source < 2 * pp:
-            after.append(end[what][source][number + 1])
-        first = max(after)
-        if what == FORWARD:
-            first = next((x + 1 for x in range(at - 1, first - 1, -1) if load[x] >= most), first)
-        found = used[where].find(bytes(what + 1), first)
-        used[where][found : found + what + 1] = b"\1" * (what + 1)
-        for x in range(found + what, at + what):
-            load[x] += 1 - 2 * what
-        end[what][of].append(found + what + 1)
-        placed[i] = found
+    placed = place_in_slots(Moving(wanted, kind, stage, rank, microbatch), most, held)
     by_rank = np.lexsort((placed, rank))
     return Order(
         microbatches=microbatches,

@@ -8,7 +8,7 @@ from projector.arrays import Ints, Ints32
 from projector.errors import ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
-from projector.kernels.pipeline import Ends, Line, OperationTimes, Replays
+from projector.kernels.pipeline import Ends, Line, Replays
 from projector.kernels.pipeline_forks import MOST_RUNS, Forks
 from projector.kernels.pipeline_lanes import LaneProgram
 from projector.kernels.pipeline_periods import PeriodicProgram
@@ -239,7 +239,7 @@ def _find_period(order: Order, line: Line, operations: Operations) -> Period | N
             for row in (order.rank_offset[:-1] + middle)
         ):
             continue
-        period = _prove_period(order, line, operations, columns, candidate)
+        period = _prove_period(order, operations, columns, candidate)
         tried += 1
         if period is not None or tried == MAX_CANDIDATES:
             return period
@@ -247,7 +247,7 @@ def _find_period(order: Order, line: Line, operations: Operations) -> Period | N
 
 
 def _prove_period(
-    order: Order, line: Line, operations: Operations, columns: Ints, length: int
+    order: Order, operations: Operations, columns: Ints, length: int
 ) -> Period | None:
     """Find where a period holds on every rank, and a cut through all ranks at its beginning."""
     size = int(order.rank_offset[1])
@@ -258,33 +258,71 @@ def _prove_period(
         edges = np.concatenate([[-1], broken, [size - length]])
         after = np.searchsorted(edges, size // 2 - length)
         low[rank], high[rank] = edges[after - 1] + 1, edges[after] + length
+    between = _between_ranks(order, operations)
     for history in range(1, MAX_HISTORY + 1):
-        # One period of margin before the cut, so that what holds there holds behind it too; and
-        # the ends of as many periods as are read must exist.
-        cut = _cut(order, line, np.maximum(low + length, history * length))
-        repeats = int(np.min((high - cut) // length))
+        # The ends of as many periods as are read must exist.
+        first = _first_cut(between, np.maximum(low, history * length))
+        repeats = int(np.min((high - first) // length))
         if repeats < Series.MIN_PERIODS:
             return None
-        period = Period(length, cut, repeats)
+        # An epilogue is run for each run of a configuration, a prologue once for all of them.
+        period = Period(length, _last_cut(between, high - repeats * length), repeats)
         if _reach(order, operations, period) <= history:
             return period
     return None
 
 
-def _cut(order: Order, line: Line, least: Ints) -> Ints:
-    """Cut all ranks at one time; none of the ``least`` or more before waits for what follows."""
-    times = OperationTimes(
-        np.ones((1, order.stage_of.size * 9), np.int64),
-        np.zeros((1, 2, order.stage_of.size), np.int64),
-        np.zeros(1, np.int64),
+class _Between(NamedTuple):
+    """What ranks wait for of one another, for each pair of ranks of which one waits."""
+
+    waiting: Ints
+    """``int64[pairs]``: the rank that waits."""
+    other: Ints
+    """``int64[pairs]``: the rank that it waits for."""
+    needed: Ints
+    """``int64[pairs, operations of a rank + 1]``: operations of the other rank without which so
+    many of this rank cannot end."""
+    possible: Ints
+    """The same shape: operations of this rank that can end with so many of the other rank."""
+
+
+def _between_ranks(order: Order, operations: Operations) -> _Between:
+    size = int(order.rank_offset[1])
+    across = np.flatnonzero(operations.latency)
+    rank, position = np.divmod(across, size)
+    other, awaited = np.divmod(operations.waits_for[across], size)
+    pairs, pair = np.unique(rank * order.pp + other, return_inverse=True)
+    needed = np.zeros((len(pairs), size + 1), np.int64)
+    needed[pair, position + 1] = awaited + 1
+    possible = np.full_like(needed, size)
+    possible[pair, awaited] = position
+    return _Between(
+        *np.divmod(pairs, order.pp),
+        np.maximum.accumulate(needed, axis=1),
+        np.minimum.accumulate(possible[:, ::-1], axis=1)[:, ::-1],
     )
-    end = np.empty(len(line.slot) + 1, np.int64)
-    # What follows from the ends alone is not looked at.
-    kernels.replay_batch(line, times, end, empty_replays(order.pp, order.vpp, 1))
-    end_of_rank = end[line.slot].reshape(order.pp, -1)
-    latest = end_of_rank[np.arange(order.pp), least - 1].max()
-    cut: Ints = np.count_nonzero(end_of_rank <= latest, axis=1)
-    return cut
+
+
+def _first_cut(between: _Between, least: Ints) -> Ints:
+    """Cut all ranks behind at least so many operations, of which none waits for what follows."""
+    cut, pairs = least, np.arange(len(between.waiting))
+    while True:
+        needed = cut.copy()
+        np.maximum.at(needed, between.other, between.needed[pairs, cut[between.waiting]])
+        if np.array_equal(needed, cut):
+            return cut
+        cut = needed
+
+
+def _last_cut(between: _Between, most: Ints) -> Ints:
+    """Cut all ranks behind at most so many operations, of which none waits for what follows."""
+    cut, pairs = most, np.arange(len(between.waiting))
+    while True:
+        possible = cut.copy()
+        np.minimum.at(possible, between.waiting, between.possible[pairs, cut[between.other]])
+        if np.array_equal(possible, cut):
+            return cut
+        cut = possible
 
 
 def _period_of(order: Order, period: Period) -> Ints:
