@@ -107,7 +107,7 @@ def test_a_list_is_not_overwritten_with_its_results(capsys, tmp_path):
     table.write_text("m,n,k\n64,64,64\n")
     arguments = ["--csv", str(table), "--out", str(table), "--overwrite"]
     assert run(["benchmark", "gemm", *arguments]) == 2
-    assert "is the list that is read" in capsys.readouterr().err
+    assert "is the file that is read" in capsys.readouterr().err
     assert table.read_text() == "m,n,k\n64,64,64\n"
 
 

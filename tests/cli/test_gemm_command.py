@@ -136,5 +136,5 @@ def test_the_table_that_is_read_is_not_written(gemm, tmp_path):
     shapes.write_text(text := "m,n,k\n64,64,64\n")
     code, _, err = gemm("--csv", shapes, "--out", tmp_path / "." / "in.csv")
     assert code == 2
-    assert "in.csv is the list that is read; name another file" in err
+    assert "in.csv is the file that is read; name another file" in err
     assert shapes.read_text() == text

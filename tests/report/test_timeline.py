@@ -10,6 +10,7 @@ import pytest
 
 import projector
 from projector.errors import ConfigError
+from projector.report import timeline as traces
 from projector.report.timeline import messages, timeline_text, trace_events, write_timeline
 from projector.schedule.order import BACKWARD, FORWARD, Order
 from projector.schedule.registry import ChosenOrder, Setting
@@ -189,3 +190,24 @@ def test_two_chunks_of_one_rank_send_no_message():
         (int(order.stage[a]), int(order.stage[b])) for a, b in zip(*messages(run), strict=True)
     ]
     assert sorted(stages) == [(0, 1), (1, 0), (2, 3), (3, 2)]
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zerobubble", "dualpipe", "zbv-formatted"])
+def test_a_timeline_that_is_too_long_is_refused(name, monkeypatch, tmp_path):
+    run = pipeline_run(
+        name, 4, 2 if name in ("interleaved", "zbv-formatted") else 1, 16, 1.0, 1.0, 1.0
+    )
+    operations = len(run.order.kind)
+    monkeypatch.setattr(traces, "MOST_OPERATIONS", operations)
+    write_timeline(run, tmp_path / "whole.json")
+    monkeypatch.setattr(traces, "MOST_OPERATIONS", operations - 1)
+    with pytest.raises(ConfigError, match=f"have {operations:,} operations.* give 15 .* or fewer"):
+        write_timeline(run, tmp_path / "long.json")
+
+
+def test_a_long_timeline_lists_nothing(monkeypatch, tmp_path):
+    run = pipeline_run("1f1b", 4, 1, 10**6, 1e-6, 1e-6, 1e-6)
+    monkeypatch.setattr(PipelineRun, "order", None)
+    with pytest.raises(ConfigError, match="give 131,072 microbatches or fewer") as error:
+        write_timeline(run, tmp_path / "long.json")
+    assert error.value.key == "microbatches"

@@ -358,6 +358,8 @@ def test_a_million_microbatches_are_no_list(name, pp, vpp, monkeypatch):
     [
         (("gpipe", 5, 1, 10**6), "8,388,608 of them, .* have 15,000,000; 559,240", 559240),
         (("interleaved", 2, 2, 10**6, 500_000), "show the same", 699050),
+        (("interleaved", 4, 2, 698_000, 116_508), "; 349,524 microbatches show the same", 349524),
+        (("interleaved", 2, 2, 1_390_000, 699_049), "; 699,049 microbatches", 699049),
         (("seaailab", 2, 1, 10**5), "524,288 of them", 87380),
         (("zbv-greedy-zb", 4, 2, 10**5), "524,288 of them", 21844),
     ],
@@ -367,3 +369,14 @@ def test_what_has_to_be_listed_has_a_limit(arguments, match, most):
     with pytest.raises(ScheduleError, match=match) as error:
         simulate_schedule(name, pp, vpp, microbatches, group_size=group[0] if group else None)
     assert (error.value.key, error.value.allowed) == ("microbatches", most)
+    assert registry.check(name, pp, vpp, most, *group).microbatches == most
+
+
+def test_a_group_that_no_list_holds_names_the_longest_that_some_list_does():
+    words = r"groups of 700,000 is shorter; give .* or fewer"
+    with pytest.raises(ScheduleError, match=words) as of:
+        registry.check("interleaved", 2, 2, 1_390_000, 700_000)
+    assert of.value.key == "group_size"
+    longest = int(of.value.allowed.removeprefix("2.."))
+    for microbatches in (1_390_000, 20 * longest + longest - 1):
+        assert registry.check("interleaved", 2, 2, microbatches, longest)

@@ -13,6 +13,7 @@ from projector.errors import ConfigError, ProjectorError
 from projector.report.search import command_of, search_report
 from projector.report.terminal.console import render
 from projector.schedule.registry import SCHEDULES
+from projector.searches.candidates import FIELDS
 from projector.searches.configurations import search
 from projector.searches.limits import Limits
 
@@ -271,3 +272,18 @@ def test_all_schedules_are_searched_where_all_is_asked_for(job_file, capsys):
 def test_what_would_be_ignored_is_refused(job_file, capsys, options, key):
     assert run(["search", "--config", job_file, "--json", *options]) == 2
     assert json.loads(capsys.readouterr().out)["key"] == key
+
+
+@pytest.mark.parametrize("objective", ["time", "energy"])
+def test_a_table_of_nothing_has_its_columns(objective, tmp_path):
+    job = pj.load_job(JOB, {"run.tokens": 1e9})
+    limits = Limits(recompute=("full",), micro_batch_sizes=(1,))
+    some = search(job, limits=limits, objective=objective)
+    none = search(job, limits=replace(limits, headroom_gib=1e3), objective=objective)
+    assert some.configurations
+    assert not none.configurations
+    for name, result in (("some", some), ("none", none)):
+        result.to_csv(tmp_path / name)
+    (head,) = (tmp_path / "none").read_text().splitlines()
+    assert head == (tmp_path / "some").read_text().splitlines()[0]
+    assert tuple(some.configurations[0].overrides) == FIELDS

@@ -118,7 +118,7 @@ def test_everything_is_planned_for_what_no_step_bounds(job):
     fastest = search(job, top=1, limits=limits)
     assert found.evaluated > fastest.evaluated
     whole = planned_all(load_job(job), Goal(limits, "energy", 1))
-    assert list(found.configurations) == ranked(whole.configurations, limits)
+    assert found.configurations == (*ranked(whole.configurations, limits),)
 
 
 def test_the_time_that_is_left_is_told_before_orders_are_planned(job):

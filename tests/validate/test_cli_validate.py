@@ -109,6 +109,14 @@ def test_out_has_one_row_for_each_row(table, projector_run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
 
 
+@pytest.mark.parametrize("option", ["--out", "--normalise"])
+def test_the_table_that_is_read_is_not_overwritten(option, table, projector_run):
+    code, _, err = projector_run("validate", "training_throughput", table, option, table)
+    assert code == 2
+    assert "in.csv is the file that is read; name another file" in err
+    assert table.read_text(encoding="utf-8").startswith(COLUMNS)
+
+
 def test_report_names_everything(table, projector_run):
     code, out, _ = projector_run("validate", "training_throughput", table)
     assert code == 0

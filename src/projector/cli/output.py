@@ -155,7 +155,7 @@ def check_files(
 
             check_place(path, key=key)
             if read is not None and Path(read).resolve() == Path(path).resolve():
-                msg = f"{key}: {path} is the list that is read; name another file"
+                msg = f"{key}: {path} is the file that is read; name another file"
                 raise ConfigError(msg, key=key, value=str(path), allowed="another file")
 
 

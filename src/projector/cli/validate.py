@@ -30,7 +30,7 @@ def validate(
     """
     if normalise is not None:
         refuse_idle("out", "plot", "by", needs="a command without --normalise")
-        output.check_files(normalise=normalise)
+        output.check_files(read=file, normalise=normalise)
         from projector.validate.totals import write_normalised
 
         written = write_normalised(kind, file, normalise)
@@ -39,7 +39,7 @@ def validate(
         added, rows = len(written["columns"]), written["rows"]
         printer.say(f"wrote {normalise}: {rows:,} rows, {added} new columns")
         return
-    output.check_files(plot)
+    output.check_files(plot, read=file, out=out)
     output.announce_compilation(quiet=printer.quiet)
     from projector.report.terminal.validate import validation_report
     from projector.validate.totals import results_object, summary, write_results

@@ -21,7 +21,15 @@ from projector.projection.performance import PerformanceProjection
 from projector.searches.candidates import KnownSections, candidates
 from projector.searches.exploration import explore
 from projector.searches.limits import PLACED, Limits, Watch
-from projector.searches.ranking import TIME, Configuration, Goal, pair_noise, ranked
+from projector.searches.ranking import (
+    TIME,
+    Configuration,
+    Evaluated,
+    Goal,
+    fitting,
+    pair_noise,
+    ranked,
+)
 from projector.units import TERA
 
 SHARDED: dict[str, Any] = {
@@ -120,15 +128,16 @@ def _choice(step: PerformanceProjection | results.FirstOrderPerformance, **furth
     return Choice(**{name: getattr(step, name) for name in _OF_A_STEP.split()}, **further)
 
 
-def _worth_showing(best_first: list[Configuration]) -> list[Configuration]:
+def _worth_showing(best_first: Evaluated) -> list[Configuration]:
     """Return the fastest layout that fits, before it one at risk that is faster beyond noise."""
     first = best_first[:1]
-    fitting = next((each for each in best_first if each.verdict == FITS), None)
-    if fitting is None or fitting is first[0]:
+    fastest = fitting(best_first)[:1]
+    if not fastest or first[0].verdict == FITS:
         return first
-    fields = [key for key, value in first[0].overrides.items() if fitting.overrides[key] != value]
-    gain = fitting.iteration_time_s / first[0].iteration_time_s - 1.0
-    return [*first, fitting] if gain > pair_noise(fields) else [fitting]
+    given = fastest[0].overrides
+    fields = [key for key, value in first[0].overrides.items() if given[key] != value]
+    gain = fastest[0].iteration_time_s / first[0].iteration_time_s - 1.0
+    return first + fastest if gain > pair_noise(fields) else fastest
 
 
 class FirstOrder:

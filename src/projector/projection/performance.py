@@ -21,7 +21,7 @@ from projector.operations.work import repeated_rows
 from projector.projection.bands import WORDS, time_band, verdict_of
 from projector.projection.evaluate import Evaluation, check_placed, evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
-from projector.projection.provenance import Provenance, provenance_of
+from projector.projection.provenance import Provenance
 from projector.projection.replicas import tied_embedding_bytes
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.projection.run import RunProjection, project_runs
@@ -263,7 +263,7 @@ def performance_projection(results: Results, row: int) -> PerformanceProjection:
         pipeline_s=float(steps.pipeline_s[row]),
         memory=memory,
         scalars=memory.scalars,
-        provenance=provenance_of(job),
+        provenance=memory.provenance,
         pipeline=pipeline_run_of(evaluation, row),
         run=project_runs(results).of(row) if job.run.is_stated else None,
     )

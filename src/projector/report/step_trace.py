@@ -11,15 +11,18 @@ nanosecond that it should reach. Who rounds to picoseconds reads the exact time.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from projector.arrays import Array, Ints, bits
 from projector.config import resources
 from projector.config._base import Config
+from projector.kernels.grouping import group_rows
 from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
@@ -148,13 +151,20 @@ class Work(NamedTuple):
         """Range of the host around its launch."""
         return _PASS[columns.BACKWARD if self.recompute else self.phase]
 
-    @property
-    def key(self) -> tuple[int, int, int, str]:
-        """What an operator of a forward and those of its backward share."""
-        return (self.microbatch, self.stage, self.layer, self.label)
 
+Works = dict[str, Array]
+"""Columns of works by the fields of `Work`; labels and terms are their numbers in the timeline."""
 
-_PLAIN = tuple(name for name in Work._fields if name not in ("number", "label", "term", "thread"))
+_PLAIN = tuple(name for name in Work._fields if name not in ("number", "thread"))
+_HOST_PS = ("prepare_ps", "launch_ps", "launch_end_ps")
+_OPERATOR = ("microbatch", "stage", "layer", "label")
+"""What an operator of a forward and those of its backward share."""
+
+_ALIKE = (
+    "rank", "track", "lane", "label", "term", "phase", "layer", "stage", "chunk",
+    "recompute", "row", "thread",
+)  # fmt: skip
+"""Works that agree in these differ in times and numbers alone."""
 
 
 def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
@@ -164,7 +174,7 @@ def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
         "deviceProperties": [{"id": rank, "name": head.device} for rank in ranks],
         "distributedInfo": {"backend": "nccl", "rank": 0},
     }
-    works = works_of(timeline)
+    works = work_columns(timeline)
     zero_ps = _zero_ps(timeline, works)
     drawn = {rank: Drawn(rank, rank) for rank in ranks}
     yield from _Writer(timeline, works, head, zero_ps, drawn).lines(about)
@@ -172,13 +182,10 @@ def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
 
 def rank_lines(timeline: Timeline, head: Head) -> Iterator[tuple[int, Iterator[str]]]:
     """Yield each device that is told and its file, in pieces, as tools read them."""
-    works = works_of(timeline)
+    works = work_columns(timeline)
     zero_ps = _zero_ps(timeline, works)
-    of_rank: list[list[Work]] = [[] for _ in head.members]
-    for work in works:
-        of_rank[work.rank].append(work)
     descriptions = load_timeline_names().groups
-    for rank, (member, mine) in enumerate(zip(head.members, of_rank, strict=True)):
+    for rank, member in enumerate(head.members):
         groups = [
             {
                 "pg_name": name,
@@ -202,48 +209,61 @@ def rank_lines(timeline: Timeline, head: Head) -> Iterator[tuple[int, Iterator[s
             },
         }
         own = head._replace(other={**head.other, "pipeline_rank": rank})
-        writer = _Writer(timeline, mine, own, zero_ps, {rank: Drawn(member.rank, member.device)})
+        drawn = {rank: Drawn(member.rank, member.device)}
+        writer = _Writer(timeline, _of_rank(works, rank), own, zero_ps, drawn)
         yield member.rank, writer.lines(about)
 
 
-def _zero_ps(timeline: Timeline, works: Sequence[Work]) -> int:
+def _zero_ps(timeline: Timeline, works: Works) -> int:
     """Return what is added to every time so that none is negative, in whole microseconds."""
-    begins = (work.prepare_ps for work in works if work.track != columns.WAIT)
-    first = int(min(0, *timeline.begin_ps.tolist(), *begins))
+    begins = works["prepare_ps"][works["track"] != columns.WAIT]
+    first = int(min(0, timeline.begin_ps.min(initial=0), begins.min(initial=0)))
     return -(first // 10**6) * 10**6
 
 
 def works_of(timeline: Timeline) -> list[Work]:
     """Return the rows of a timeline, but for those that take no time and launch nothing."""
-    labels, numbers = timeline.labels, range(1, len(timeline) + 1)
-    plain = {name: getattr(timeline, name).tolist() for name in _PLAIN}
-    backward = np.isin(timeline.phase, (columns.BACKWARD, columns.WEIGHT)) | timeline.recompute
-    untold = (timeline.launch_ps == columns.NONE) & (timeline.track != columns.WAIT)
-    named = {
-        "number": numbers,
-        "label": [labels[label] for label in timeline.label.tolist()],
-        "term": [BREAKDOWN[term] for term in timeline.term.tolist()],
-        "thread": np.where(untold, UNTOLD, np.where(backward, AUTOGRAD, MAIN)).tolist(),
-    }
-    found = {**plain, **named}
-    works = map(Work._make, zip(*(found[name] for name in Work._fields), strict=True))
-    empty = (timeline.duration_ps == 0) & (timeline.exposed_ps == 0) & (timeline.launches == 0.0)
-    of_thread: dict[tuple[int, int], list[Work]] = {}
-    for work, nothing in zip(works, empty.tolist(), strict=True):
-        if not nothing:
-            of_thread.setdefault((work.rank, work.thread), []).append(work)
-    told = (
-        _told(some) if thread == UNTOLD else _in_turn(some)
-        for (_, thread), some in sorted(of_thread.items())
-    )
-    return [work for some in told for work in some]
+    return _listed(work_columns(timeline), timeline.labels)
+
+
+def _listed(works: Works, labels: Sequence[str]) -> list[Work]:
+    plain = {name: works[name].tolist() for name in Work._fields}
+    plain["label"] = [labels[label] for label in plain["label"]]
+    plain["term"] = [BREAKDOWN[term] for term in plain["term"]]
+    return [*map(Work._make, zip(*plain.values(), strict=True))]
+
+
+def work_columns(timeline: Timeline) -> Works:
+    """Return what `works_of` does as columns: by rank, thread of the host, and launch."""
+    told = (timeline.duration_ps != 0) | (timeline.exposed_ps != 0) | (timeline.launches != 0.0)
+    works = {name: getattr(timeline, name)[told] for name in _PLAIN}
+    backward = np.isin(works["phase"], (columns.BACKWARD, columns.WEIGHT)) | works["recompute"]
+    untold = (works["launch_ps"] == columns.NONE) & (works["track"] != columns.WAIT)
+    works["number"] = np.flatnonzero(told) + 1
+    works["thread"] = np.where(untold, UNTOLD, np.where(backward, AUTOGRAD, MAIN))
+    thread = works["rank"] * len(_THREADS) + works["thread"]
+    works = _taken(works, np.argsort(thread, kind="stable"))
+    ends = np.flatnonzero(np.diff(np.sort(thread), prepend=-1, append=-1))
+    parts = [_taken(works, slice(*each)) for each in pairwise(ends.tolist())]
+    parts = [_told(part) if part["thread"][0] == UNTOLD else _in_turn(part) for part in parts]
+    return {
+        name: np.concatenate([part[name] for part in parts]) for name in works if parts
+    } or works
+
+
+def _taken(works: Works, rows: Ints | slice) -> Works:
+    return {name: column[rows] for name, column in works.items()}
+
+
+def _of_rank(works: Works, rank: int) -> Works:
+    return _taken(works, slice(*np.searchsorted(works["rank"], (rank, rank + 1))))
 
 
 class _Writer:
     def __init__(
         self,
         timeline: Timeline,
-        works: list[Work],
+        works: Works,
         head: Head,
         zero_ps: int,
         drawn: Mapping[int, Drawn],
@@ -253,44 +273,81 @@ class _Writer:
         """How each pipeline rank of the file is drawn."""
         self.names = load_timeline_names()
         self.operators = operators_of(timeline.table)
-        self.works = works
-        tracks = sorted({(columns.COMPUTE, 0)} | {(work.track, work.lane) for work in self.works})
+        places = zip(works["track"].tolist(), works["lane"].tolist(), strict=True)
+        tracks = sorted({(columns.COMPUTE, 0), *places})
         self.stream = {place: FIRST_STREAM + i for i, place in enumerate(tracks)}
         # A number for each operator of a forward, by what its backward shares with it.
-        forward: dict[tuple[int, int, int, str], int] = {}
-        for work in self.works:
-            launched = work.thread == MAIN and work.track != columns.WAIT
-            if work.phase == columns.FORWARD and not work.recompute and launched:
-                forward.setdefault(work.key, len(forward))
-        self.sequence = forward
+        kinds, kind = group_rows(*(works[name] for name in _OPERATOR))
+        forward = (works["phase"] == columns.FORWARD) & (works["thread"] == MAIN)
+        forward &= ~works["recompute"] & (works["track"] != columns.WAIT)
+        of_forward, first = np.unique(kind[forward], return_index=True)
+        number = np.full(len(kinds), columns.NONE)
+        number[of_forward[np.argsort(first)]] = np.arange(len(first))
+        sequence = number[kind]
+        # Operators that run again are recorded for autograd, each under a number of its own.
+        again = works["recompute"]
+        sizes = bits(works["flop"]), bits(works["bytes"])
+        alike = (works[name].astype(np.int64) for name in _ALIKE)
+        known = (sequence >= 0).astype(np.int64)
+        first, kind = group_rows(*alike, *sizes, known)
+        numbers = np.where(again, len(of_forward) + works["number"], sequence)
+        self.works = works | {"kind": kind, "sequence": sequence, "sequence_number": numbers}
+        self.device: list[_Form] = []
+        """Of each kind of works: its event on the device."""
+        self.host: list[_Form] = []
+        """Of each kind: the events of its launch."""
+        has_sequence = (numbers[first] >= 0).tolist()
+        for work, known in zip(
+            _listed(_taken(works, first), timeline.labels), has_sequence, strict=True
+        ):
+            waits = work.track == columns.WAIT
+            self.device.append(_form(self._wait(work) if waits else self._kernel(work)))
+            launch = [] if waits else self._launch(work, known=known)
+            self.host.append(_form(",\n".join(launch)))
 
     def lines(self, about: Mapping[str, Any]) -> Iterator[str]:
         other = {**self.head.other, "time_grid_ps": GRID_PS, "zero_ps": self.zero_ps}
         whole = {"schemaVersion": 1, "displayTimeUnit": "ms", "otherData": other, **about}
         yield json.dumps(whole, ensure_ascii=False)[:-1] + ',\n"traceEvents": [\n'
-        separator = ""
-        for line in self._events():
-            yield separator + line
-            separator = ",\n"
+        events = self._events()
+        yield next(events)
+        yield from map(",\n".__add__, events)
         yield "\n]}\n"
 
     def _events(self) -> Iterator[str]:
         """Yield names, then each rank's ranges, kernels, launches and memory."""
         yield from self._about()
-        by_rank: dict[int, list[Work]] = {rank: [] for rank in self.drawn}
-        for work in self.works:
-            by_rank[work.rank].append(work)
-        for rank, works in by_rank.items():
+        for rank in self.drawn:
             yield from self._device_ranges(rank)
-            for work in works:
-                yield self._kernel(work) if work.track != columns.WAIT else self._wait(work)
+            works = _of_rank(self.works, rank)
+            yield from _filled(self.device, works, self._on_device(works))
             yield from self._host(rank, works)
             yield from self._memory(rank)
             if self.timeline.clock_hz:
                 # Told as a run's clock is where it was sampled, so that two steps compare by it.
                 device = self.drawn[rank].device
-                clock = {str(device): self.timeline.clock_hz / MEGA}
-                yield counter("clock_mhz", device, self.zero_ps, clock)
+                clock_mhz = self.timeline.clock_hz / MEGA
+                yield counter("clock_mhz", device, us(self.zero_ps), f'"{device}": {clock_mhz!r}')
+
+    def _on_device(self, works: Works) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of `FIELDS` that the events of works on the device have."""
+        exposed = [*map(str, works["exposed_ps"].tolist())]
+        for name in ("slowdown_ps", "slowed_ps"):
+            for row in np.flatnonzero(works[name]).tolist():
+                exposed[row] += f', "{name}": {works[name][row]}'
+        of = works["microbatch"].tolist()
+        microbatches = [f', "microbatch": {each}' if each >= 0 else "" for each in of]
+        starts, lengths = _us(self.zero_ps + works["start_ps"]), _us(works["duration_ps"])
+        return zip(works["number"].tolist(), starts, lengths, exposed, microbatches, strict=True)
+
+    def _on_host(self, works: Works) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of `FIELDS` that the events of launches have."""
+        prepare, launch, launched = (works[name] for name in _HOST_PS)
+        whole = self._cut(prepare, launched)
+        call = whole if np.array_equal(prepare, launch) else self._cut(launch, launched)
+        numbers, sequences = works["number"].tolist(), works["sequence_number"].tolist()
+        starts = _us(self.zero_ps + works["start_ps"])
+        return zip(numbers, starts, sequences, *whole, *call, strict=True)
 
     def _about(self) -> Iterator[str]:
         for rank, device in self.drawn.values():
@@ -311,10 +368,10 @@ class _Writer:
                 yield about("thread_name", process, thread, "name", name)
                 yield about("thread_sort_index", process, thread, "sort_index", thread)
 
-    def _cut(self, start_ps: int, end_ps: int) -> tuple[int, int]:
-        """Return the start and length of what stands around something, or in it."""
-        begin = whole_ns(self.zero_ps + start_ps)
-        return (begin, whole_ns(self.zero_ps + end_ps) - begin)
+    def _cut(self, start_ps: Ints, end_ps: Ints) -> tuple[list[str], list[str]]:
+        """Return starts and lengths of what stands around something, or in it."""
+        begin, end = (whole_ns(self.zero_ps + each) for each in (start_ps, end_ps))
+        return _us(begin), _us(end - begin)
 
     def _place(self, work: Work) -> tuple[int, int]:
         return (self.drawn[work.rank].device, self.stream[work.track, work.lane])
@@ -325,26 +382,24 @@ class _Writer:
         mine = np.flatnonzero(ranges.rank == rank)
         mine = mine[np.lexsort([ranges.level[mine], ranges.start_ps[mine]])]
         where = (self.drawn[rank].device, RANGES)
-        for row in mine.tolist():
-            layer, label = int(ranges.layer[row]), labels[int(ranges.label[row])]
-            facts = {
-                name: int(getattr(ranges, name)[row])
-                for name in ("layer", "stage", "chunk", "microbatch")
-            }
-            start_ps = int(ranges.start_ps[row])
-            span = self._cut(start_ps, start_ps + int(ranges.duration_ps[row]))
-            name = f"layers.{layer} {label}" if layer >= 0 else label
-            yield complete("gpu_user_annotation", name, where, span, _known(facts))
+        start_ps = ranges.start_ps[mine]
+        spans = zip(*self._cut(start_ps, start_ps + ranges.duration_ps[mine]), strict=True)
+        told = ("label", "layer", "stage", "chunk", "microbatch")
+        rows = zip(*(getattr(ranges, name)[mine].tolist() for name in told), strict=True)
+        for span, (label, layer, *facts) in zip(spans, rows, strict=True):
+            name = f"layers.{layer} {labels[label]}" if layer >= 0 else labels[label]
+            args = _known(dict(zip(told[1:], (layer, *facts), strict=True)))
+            yield complete("gpu_user_annotation", name, where, span, args)
 
     def _wait(self, work: Work) -> str:
         where = self._place(work)
-        return complete("gpu_user_annotation", work.label, where, self._of(work), _facts(work))
+        return complete("gpu_user_annotation", work.label, where, _ON_DEVICE, _facts(work))
 
     def _kernel(self, work: Work) -> str:
         where = self._place(work)
         args = (
-            f'"External id": {work.number}, "device": {where[0]}, "stream": {where[1]}, '
-            f'"correlation": {work.number}, {_facts(work)}'
+            f'"External id": {_NUMBER}, "device": {where[0]}, "stream": {where[1]}, '
+            f'"correlation": {_NUMBER}, {_facts(work)}'
         )
         if work.communicates:
             known = self.names.collective(work.label)
@@ -360,96 +415,98 @@ class _Writer:
             )
             name = f"{known.kernel} {work.label}"
         elif work.track == columns.COPY:
-            return complete("gpu_memcpy", f"Memcpy {work.label}", where, self._of(work), args)
+            return complete("gpu_memcpy", f"Memcpy {work.label}", where, _ON_DEVICE, args)
         else:
             # Both gradients of a layer have its label; nothing else in the file tells them apart.
             gradient = ", weight" if work.phase == columns.WEIGHT else ""
             name = f"{work.label} ({self.names.compute.get(work.term, work.term)}{gradient})"
-        return complete("kernel", name, where, self._of(work), args)
+        return complete("kernel", name, where, _ON_DEVICE, args)
 
-    def _of(self, work: Work) -> tuple[int, int]:
-        return (self.zero_ps + work.start_ps, work.duration_ps)
-
-    def _host(self, rank: int, works: Sequence[Work]) -> Iterator[str]:
+    def _host(self, rank: int, works: Works) -> Iterator[str]:
         """Yield the launches of a rank with their operators, ranges and arrows."""
         host = HOST + self.drawn[rank].rank
         yield complete(
             "user_annotation", "ProfilerStep#0", (host, MAIN), self._step(rank, works), ""
         )
         for thread in _THREADS:
-            mine = [work for work in works if work.thread == thread and work.track != columns.WAIT]
-            mine = mine if thread == UNTOLD else _in_turn(mine)
-            yield from self._host_ranges(mine, (host, thread))
-            for work in mine:
-                yield from self._launch(work, (host, thread))
+            mine = (works["thread"] == thread) & (works["track"] != columns.WAIT)
+            launched = _taken(works, np.flatnonzero(mine))
+            launched = launched if thread == UNTOLD else _in_turn(launched)
+            yield from self._host_ranges(launched, (host, thread))
+            yield from _filled(self.host, launched, self._on_host(launched))
         yield from self._backward_arrows(works)
 
-    def _step(self, rank: int, works: Sequence[Work]) -> tuple[int, int]:
+    def _step(self, rank: int, works: Works) -> tuple[str, str]:
         """Return from when to when a rank works on the step, launches included."""
-        begin_ps = int(self.timeline.begin_ps[rank])
-        begins = (work.prepare_ps for work in works if work.track != columns.WAIT)
-        ends = (work.start_ps + work.duration_ps for work in works)
-        return self._cut(min(begin_ps, *begins, begin_ps), max(begin_ps, *ends, begin_ps))
+        begin_ps = self.timeline.begin_ps[rank]
+        begins = works["prepare_ps"][works["track"] != columns.WAIT]
+        ends = works["start_ps"] + works["duration_ps"]
+        first, last = begins.min(initial=begin_ps), ends.max(initial=begin_ps)
+        (begin,), (length,) = self._cut(np.array([first]), np.array([last]))
+        return begin, length
 
-    def _host_ranges(self, works: Sequence[Work], where: tuple[int, int]) -> Iterator[str]:
+    def _host_ranges(self, works: Works, where: tuple[int, int]) -> Iterator[str]:
         """Yield what stands around launches that follow each other: passes, in them layers."""
 
-        def line(category: str, name: str, rows: Iterable[Work], facts: str = "") -> str:
-            spans = [(work.prepare_ps, work.launch_end_ps) for work in rows]
-            return complete(category, name, where, self._cut(spans[0][0], spans[-1][1]), facts)
+        def line(category: str, name: str, rows: Iterable[Any], facts: str = "") -> str:
+            spans = [row[-2:] for row in rows]
+            begin_ps, end_ps = spans[0][0], spans[-1][1]
+            return complete(category, name, where, (us(begin_ps), us(end_ps - begin_ps)), facts)
 
-        for (name, microbatch, stage), group in groupby(
-            works, lambda work: (work.surrounding, work.microbatch, work.stage)
-        ):
+        phase = np.where(works["recompute"], columns.BACKWARD, works["phase"])
+        passes = [_PASS[each] for each in phase.tolist()]
+        told = [works[name] for name in ("microbatch", "stage", "layer", "recompute")]
+        told += [whole_ns(self.zero_ps + works[name]) for name in ("prepare_ps", "launch_end_ps")]
+        rows = zip(passes, *(column.tolist() for column in told), strict=True)
+        for (name, microbatch, stage), group in groupby(rows, itemgetter(0, 1, 2)):
             inside = list(group)
             if name:
                 facts = _known({"microbatch": microbatch, "stage": stage})
                 yield line("user_annotation", name, inside, facts)
-            for layer, rest in groupby(inside, lambda work: work.layer):
+            for layer, rest in groupby(inside, itemgetter(3)):
                 of_layer = list(rest)
                 if layer >= 0:
                     yield line("user_annotation", f"layers.{layer}", of_layer)
-                for again, repeated in groupby(of_layer, lambda work: work.recompute):
-                    if again:
+                for is_again, repeated in groupby(of_layer, itemgetter(4)):
+                    if is_again:
                         yield line("cpu_op", RECOMPUTE, repeated)
 
-    def _launch(self, work: Work, where: tuple[int, int]) -> Iterator[str]:
-        args, sequence = f'"External id": {work.number}', self.sequence.get(work.key)
-        if work.recompute:
-            # Recorded for autograd like any forward, under a number of its own.
-            args += f', "Sequence number": {len(self.sequence) + work.number}, "Fwd thread id": 0'
-        elif sequence is not None:
-            forward_thread = MAIN if work.surrounding == _PASS[columns.BACKWARD] else 0
-            args += f', "Sequence number": {sequence}, "Fwd thread id": {forward_thread}'
-        whole = self._cut(work.prepare_ps, work.launch_end_ps)
-        of_engine = work.surrounding == _PASS[columns.BACKWARD] and not work.recompute
+    def _launch(self, work: Work, *, known: bool) -> Iterator[str]:
+        """Yield the events of a launch; ``known`` says whether autograd has a number for it."""
+        where = (HOST + self.drawn[work.rank].rank, work.thread)
+        of_backward = work.surrounding == _PASS[columns.BACKWARD]
+        of_engine = of_backward and not work.recompute
+        args = f'"External id": {_NUMBER}'
+        if known:
+            thread = MAIN if of_engine else 0
+            args += f', "Sequence number": {_SEQUENCE}, "Fwd thread id": {thread}'
         operator = f"{ENGINE}{work.label}" if of_engine else work.label
-        yield complete("cpu_op", operator, where, whole, args)
+        yield complete("cpu_op", operator, where, _WHOLE, args)
         inner = self.operators[work.row] if work.row >= 0 else None
         if inner is not None:
-            yield complete("cpu_op", inner[0], where, whole, f'"Input Dims": {inner[1]}')
-        call = self._cut(work.launch_ps, work.launch_end_ps)
-        args = f'"External id": {work.number}, "correlation": {work.number}'
-        yield complete("cuda_runtime", self.names.launches[self.head.vendor], where, call, args)
-        start_ps = self.zero_ps + work.start_ps
-        yield arrow("ac2g", work.number, where, call[0], ends=False)
-        yield arrow("ac2g", work.number, self._place(work), start_ps, ends=True)
+            yield complete("cpu_op", inner[0], where, _WHOLE, f'"Input Dims": {inner[1]}')
+        args = f'"External id": {_NUMBER}, "correlation": {_NUMBER}'
+        yield complete("cuda_runtime", self.names.launches[self.head.vendor], where, _CALL, args)
+        yield arrow("ac2g", _NUMBER, where, _CALL[0], ends=False)
+        yield arrow("ac2g", _NUMBER, self._place(work), _ON_DEVICE[0], ends=True)
 
-    def _backward_arrows(self, works: Sequence[Work]) -> Iterator[str]:
+    def _backward_arrows(self, works: Works) -> Iterator[str]:
         """Join each operator of a forward to the first of its backward."""
-        begun: dict[int, Work] = {}
-        for work in works:
-            sequence = self.sequence.get(work.key)
-            launched = work.thread != UNTOLD and work.track != columns.WAIT
-            if sequence is None or work.recompute or not launched:
-                continue
-            if work.thread == MAIN:
-                begun.setdefault(sequence, work)
+        joined = (works["sequence"] >= 0) & ~works["recompute"]
+        joined &= (works["thread"] != UNTOLD) & (works["track"] != columns.WAIT)
+        some = _taken(works, np.flatnonzero(joined))
+        begins = self._cut(some["prepare_ps"], some["launch_end_ps"])[0]
+        threads, hosts = some["thread"].tolist(), some["rank"].tolist()
+        begun: dict[int, int] = {}
+        for row, (sequence, thread) in enumerate(
+            zip(some["sequence"].tolist(), threads, strict=True)
+        ):
+            if thread == MAIN:
+                begun.setdefault(sequence, row)
             elif (first := begun.pop(sequence, None)) is not None:
-                for end, ends in ((first, False), (work, True)):
-                    place = (HOST + self.drawn[end.rank].rank, end.thread)
-                    begin = self._cut(end.prepare_ps, end.launch_end_ps)[0]
-                    yield arrow("fwdbwd", sequence, place, begin, ends=ends)
+                for end, ends in ((first, False), (row, True)):
+                    place = (HOST + self.drawn[hosts[end]].rank, threads[end])
+                    yield arrow("fwdbwd", sequence, place, begins[end], ends=ends)
 
     def _memory(self, rank: int) -> Iterator[str]:
         held = self.timeline.memory[rank]
@@ -462,38 +519,35 @@ class _Writer:
             # Viewers keep a value until the next one, so only changes are told.
             told = np.append(True, np.diff(values) != 0.0)
             gib = to_gib(np.asarray(values, np.float64))[told].tolist()
-            for time_ps, now in zip(held.time_ps[told].tolist(), gib, strict=True):
-                label = f"{name} of rank {rank}" if name == "memory" else f"memory: {name}"
-                yield counter(label, rank, self.zero_ps + time_ps, {"GiB": now})
+            label = f"{name} of rank {rank}" if name == "memory" else f"memory: {name}"
+            text = counter(label, rank, "%s", '"GiB": %r')
+            yield from map(
+                text.__mod__, zip(_us(self.zero_ps + held.time_ps[told]), gib, strict=True)
+            )
 
 
-def _in_turn(works: Iterable[Work]) -> list[Work]:
+def _in_turn(works: Works) -> Works:
     """Return works by when they are launched, each after the one before.
 
     They are rounded to picoseconds one by one, so that some begin one too early.
     """
-    ordered = sorted(works, key=lambda work: (work.prepare_ps, work.start_ps, work.number))
-    free_ps = 0
-    for i, work in enumerate(ordered):
-        if work.track != columns.WAIT and work.prepare_ps < free_ps:
-            ordered[i] = work._replace(
-                prepare_ps=free_ps,
-                launch_ps=max(work.launch_ps, free_ps),
-                launch_end_ps=max(work.launch_end_ps, free_ps),
-            )
-        free_ps = max(free_ps, ordered[i].launch_end_ps)
-    return ordered
+    order = np.lexsort([works[name] for name in ("number", "start_ps", "prepare_ps")])
+    works = _taken(works, order)
+    free_ps = np.maximum.accumulate(np.append(0, works["launch_end_ps"]))[:-1]
+    early = (works["track"] != columns.WAIT) & (works["prepare_ps"] < free_ps)
+    later = {name: np.maximum(works[name], free_ps) for name in _HOST_PS}
+    return works | {name: np.where(early, each, works[name]) for name, each in later.items()}
 
 
-def _told(works: Iterable[Work]) -> list[Work]:
+def _told(works: Works) -> Works:
     """Return works with launches that end when they start, or when the next one begins."""
-    told: list[Work] = []
-    until_ps: int | None = None
-    for work in sorted(works, key=lambda work: (-work.start_ps, -work.number)):
-        end_ps = work.start_ps if until_ps is None else min(work.start_ps, until_ps)
-        until_ps = end_ps - _CALL_PS
-        told.append(work._replace(prepare_ps=until_ps, launch_ps=until_ps, launch_end_ps=end_ps))
-    return told[::-1]
+    works = _taken(works, np.lexsort([works["number"], works["start_ps"]]))
+    # Launches of calls that follow until the last.
+    calls_ps = _CALL_PS * np.arange(len(works["number"]))[::-1]
+    latest = works["start_ps"] + calls_ps
+    end_ps = np.minimum.accumulate(latest[::-1])[::-1] - calls_ps
+    begin_ps = end_ps - _CALL_PS
+    return works | dict(zip(_HOST_PS, (begin_ps, begin_ps, end_ps), strict=True))
 
 
 def group_of(work: Work) -> str:
@@ -514,18 +568,45 @@ def _known(facts: dict[str, int]) -> str:
 
 def _facts(work: Work) -> str:
     """Return what a reader needs to sum the breakdown, and what a viewer shows."""
-    facts = f'"term": "{work.term}", "exposed_ps": {work.exposed_ps}'
-    for name in ("slowdown_ps", "slowed_ps"):
-        if value := getattr(work, name):
-            facts += f', "{name}": {value}'
-    for name in ("layer", "stage", "chunk", "microbatch"):
+    facts = f'"term": "{work.term}", "exposed_ps": {_EXPOSED}'
+    for name in ("layer", "stage", "chunk"):
         if (value := getattr(work, name)) >= 0:
             facts += f', "{name}": {value}'
+    facts += _MICROBATCH
     if work.flop:
         facts += f', "flop": {round(work.flop)}'
     if work.bytes:
         facts += f', "bytes": {round(work.bytes)}'
     return facts + (', "recompute": true' if work.recompute else "")
+
+
+_Form = tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]]
+"""A text with places for values, and what picks them of those of `FIELDS`."""
+
+FIELDS = {
+    "number": 0, "start": 1,
+    "length": 2, "exposed": 3, "microbatch": 4,
+    "sequence": 2, "begin": 3, "whole": 4, "call": 5, "called": 6,
+}  # fmt: skip
+"""In what works of a kind differ -> its position on the device, from ``sequence`` on on the host.
+"""
+
+_NUMBER, _START, _LENGTH, _EXPOSED, _MICROBATCH, _SEQUENCE, *_TIMES = (
+    f"\0{name}\0" for name in FIELDS
+)
+_ON_DEVICE, _WHOLE, _CALL = (_START, _LENGTH), (_TIMES[0], _TIMES[1]), (_TIMES[2], _TIMES[3])
+
+
+def _form(text: str) -> _Form:
+    pieces = text.split("\0")
+    places = [FIELDS[name] for name in pieces[1::2]]
+    return "%s".join(piece.replace("%", "%%") for piece in pieces[::2]), itemgetter(*places or [0])
+
+
+def _filled(forms: Sequence[_Form], works: Works, values: Iterator[tuple[Any, ...]]) -> list[str]:
+    """Return the text of each work: that of its kind with its values."""
+    of_work = map(forms.__getitem__, works["kind"].tolist())
+    return [text % pick(each) for (text, pick), each in zip(of_work, values, strict=True)]
 
 
 def us(time_ps: int) -> str:
@@ -534,8 +615,14 @@ def us(time_ps: int) -> str:
     return f"{whole}.{rest:06d}2"
 
 
-def whole_ns(time_ps: int) -> int:
-    """Return a time cut to nanoseconds, in picoseconds.
+def _us(time_ps: Ints) -> list[str]:
+    """Return times of 0 or more in microseconds."""
+    whole, rest = np.divmod(time_ps, _PS_PER_US)
+    return [*map("%d.%06d2".__mod__, zip(whole.tolist(), rest.tolist(), strict=True))]
+
+
+def whole_ns(time_ps: Ints) -> Ints:
+    """Return times cut to nanoseconds, in picoseconds.
 
     Where one event stands around others, both grids must agree that it does.
     """
@@ -549,30 +636,31 @@ def quoted(text: str) -> str:
 
 
 def complete(
-    category: str, name: str, where: tuple[int, int], span_ps: tuple[int, int], args: str
+    category: str, name: str, where: tuple[int, int], span_us: tuple[str, str], args: str
 ) -> str:
     """Return an event with a start and a duration, on a thread of a process."""
     return (
         f'{{"ph": "X", "cat": "{category}", "name": {quoted(name)}, "pid": {where[0]}, '
-        f'"tid": {where[1]}, "ts": {us(span_ps[0])}, "dur": {us(span_ps[1])}, '
+        f'"tid": {where[1]}, "ts": {span_us[0]}, "dur": {span_us[1]}, '
         f'"args": {{{args}}}}}'
     )
 
 
-def arrow(category: str, number: int, where: tuple[int, int], time_ps: int, *, ends: bool) -> str:
+def arrow(
+    category: str, number: int | str, where: tuple[int, int], time_us: str, *, ends: bool
+) -> str:
     """Return one end of an arrow; it binds to the event that it lies in."""
     phase = '"f", "bp": "e"' if ends else '"s"'
     return (
         f'{{"ph": {phase}, "id": {number}, "pid": {where[0]}, "tid": {where[1]}, '
-        f'"ts": {us(time_ps)}, "cat": "{category}", "name": "{category}"}}'
+        f'"ts": {time_us}, "cat": "{category}", "name": "{category}"}}'
     )
 
 
-def counter(name: str, process: int, time_ps: int, values: dict[str, float]) -> str:
+def counter(name: str, process: int, time_us: str, args: str) -> str:
     """Return what a counter has from a point in time on."""
-    args = ", ".join(f'"{key}": {value!r}' for key, value in values.items())
     return (
-        f'{{"ph": "C", "name": {quoted(name)}, "pid": {process}, "ts": {us(time_ps)}, '
+        f'{{"ph": "C", "name": {quoted(name)}, "pid": {process}, "ts": {time_us}, '
         f'"args": {{{args}}}}}'
     )
 

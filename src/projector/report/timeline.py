@@ -15,12 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.distribution import package_version
-from projector.files import check_place, write_whole
+from projector.errors import ConfigError
+from projector.files import check_place, written_whole
 from projector.schedule.order import BACKWARD, FORWARD
+from projector.schedule.registry import placement
 from projector.schedule.replay.run import PipelineRun
 
 KEY = "timeline"
 """Option that names the file."""
+
+MOST_OPERATIONS = 1 << 20
+"""Operations of a schedule that a file takes; they are 0.4 GB of text. Half as many took 8 s of a
+processor and 0.7 GB of memory."""
 
 PROCESS = 1
 """Number of the process; viewers give 0 a meaning of its own."""
@@ -39,19 +45,34 @@ _KINDS = ("F", "B", "W")
 def write_timeline(run: PipelineRun, path: str | Path, title: str = "") -> None:
     """Write the trace of a run, whole, compressed for ``.gz``, titled by the name of a job."""
     check_place(path, key=KEY)
+    _check_size(run)
     write_text(Path(path), [timeline_text(run, title)])
+
+
+def _check_size(run: PipelineRun) -> None:
+    setting, (pp, chunks) = run.chosen.setting, run.activation_bytes.shape
+    each = pp * chunks * (3 if placement(*setting[:3]).splits_backward else 2)
+    count = each * run.chosen.microbatches
+    if count > MOST_OPERATIONS:
+        most = setting.microbatches * MOST_OPERATIONS // count
+        msg = (
+            f"{KEY}: {setting.microbatches:,} microbatches on {pp} ranks with {setting.vpp} chunks "
+            f"have {count:,} operations, of which a file takes {MOST_OPERATIONS:,} at most; give "
+            f"{most:,} microbatches or fewer"
+        )
+        raise ConfigError(msg, key="microbatches", value=setting.microbatches, allowed=f"..{most}")
 
 
 def write_text(target: Path, text: Iterable[str]) -> None:
     """Write a trace, compressed if named ``.gz``: the same trace gives the same file."""
-    pieces, parts = iter(text), []
+    pieces = iter(text)
     # Neither time nor name is in the head.
     compressor = zlib.compressobj(6, wbits=zlib.MAX_WBITS | 16)
-    while some := "".join(islice(pieces, _PIECES)).encode():
-        parts.append(compressor.compress(some) if target.suffix == ".gz" else some)
-    if target.suffix == ".gz":
-        parts.append(compressor.flush())
-    write_whole(target, b"".join(parts), key=KEY)
+    with written_whole(target, key=KEY) as stream:
+        while some := "".join(islice(pieces, _PIECES)).encode():
+            stream.write(compressor.compress(some) if target.suffix == ".gz" else some)
+        if target.suffix == ".gz":
+            stream.write(compressor.flush())
 
 
 def timeline_text(run: PipelineRun, title: str = "") -> str:

@@ -248,12 +248,20 @@ def check(
     listed = microbatches if entry.planned else setting.series().with_period(microbatches)
     if each * min(listed, microbatches) > entry.most:
         most = entry.most // each
-        most -= most % pp if most > pp else 0
         msg = (
             f"schedule {entry.name} is laid out operation by operation, up to {entry.most:,} of "
             f"them, but {microbatches:,} microbatches on {pp} ranks with {vpp} chunks have "
-            f"{each * microbatches:,}; {most:,} microbatches show the same"
+            f"{each * microbatches:,}"
         )
+        if group and group[0] > most:
+            # Ramps of five groups, periods, and what is left; see `Series.with_period`.
+            most //= 7 + orders.Series.MIN_PERIODS
+            msg += f", and no period of groups of {group[0]:,} is shorter; give {most:,} or fewer"
+            raise ScheduleError(msg, key="group_size", value=group[0], allowed=f"{pp}..{most}")
+        left = most % (group[0] if group else pp)
+        # What is left for the last group must be at least pp.
+        most -= left if left < most and (not group or left < pp) else 0
+        msg += f"; {most:,} microbatches show the same"
         raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=most)
     return setting
 

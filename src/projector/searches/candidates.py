@@ -6,7 +6,7 @@ Either has few values, each read once; a configuration is a pair of them.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,13 @@ SPLIT, TRAINING, CLUSTER = map(SECTIONS.index, ("parallelism", "training", "clus
 _STAGE_OF_FSDP = 3
 
 Overrides = Mapping[str, Any]
+
+FIELDS = (
+    *(f"parallelism.{name}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
+    "parallelism.zero_stage", "parallelism.fsdp", "training.micro_batch_size",
+    "training.recompute", "training.schedule",
+)  # fmt: skip
+"""What each configuration sets, in the order of its overrides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +67,13 @@ class KnownSections:
         """Begin without any."""
         self.tables = Sections(*(SectionTable([]) for _ in SECTIONS))
         self._rows: list[dict[Any, int]] = [{} for _ in SECTIONS]
+        self._splits: dict[str, dict[Hashable, Any]] = {}
+
+    def splits(self, job: Job) -> dict[Hashable, Any]:
+        """Return the splits that were read of jobs with the same base, by their values."""
+        stated = job.parallelism.model_dump(exclude_unset=True)
+        decisive = job.training.schedule, job.training.framework, job.cluster.device.architecture
+        return self._splits.setdefault(repr((stated, *decisive)), {})
 
     def rows(self, position: int, sections: Iterable[Any]) -> Ints:
         """Return the row of each section, int64[sections]; new ones get one."""
@@ -144,16 +158,24 @@ def _read(
         index[position] = known.rows(position, [getattr(job, SECTIONS[position])])
     for position, fields, chosen in zip((SPLIT, TRAINING), (splits, trainings), pairs, strict=True):
         sections, refused = [], {}
+        read = known.splits(job) if position == SPLIT else {}
         for number, overrides in enumerate(fields):
-            try:
-                sections.append(variants.section(SECTIONS[position], overrides))
-            except ProjectorError as error:
-                sections.append(getattr(job, SECTIONS[position]))
-                refused[number] = error.key or "job"
+            # All splits state the same fields, and none of them has parts.
+            key = tuple(overrides.values()) if position == SPLIT else number
+            if key not in read:
+                try:
+                    read[key] = variants.section(SECTIONS[position], overrides)
+                except ProjectorError as error:
+                    read[key] = error
+            section = read[key]
+            if isinstance(section, ProjectorError):
+                refused[number] = section.key or "job"
+                section = getattr(job, SECTIONS[position])
+            sections.append(section)
         index[position] = known.rows(position, sections).take(chosen)
-        for number, key in refused.items():
+        for number, field in refused.items():
             of_error = legal & (chosen == number)
-            illegal[key] += int(np.count_nonzero(of_error))
+            illegal[field] += int(np.count_nonzero(of_error))
             legal &= ~of_error
     for row in np.flatnonzero(legal).tolist() if formats else ():
         split_of, training_of = (known.tables[at].items[index[at, row]] for at in (SPLIT, TRAINING))

@@ -9,7 +9,6 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.space import flat_fields
 from projector.projection.api import project_jobs
-from projector.projection.bands import FITS
 from projector.schedule import registry
 from projector.searches.candidates import candidates
 from projector.searches.exploration import explore
@@ -26,9 +25,10 @@ from projector.searches.limits import (
 )
 from projector.searches.ranking import (
     TIME,
-    Configuration,
+    Evaluated,
     Goal,
     check_objective,
+    fitting,
     front,
     ranked,
     roomy,
@@ -103,8 +103,7 @@ def _search(base: Job, goal: Goal, watch: Watch, *, keep_interrupted: bool) -> S
     explored = explore(candidates(base, limits), goal, watch, keep_interrupted=keep_interrupted)
     evaluated, stopped = explored.configurations, explored.stopped
     enough = roomy(evaluated, limits)
-    fitting = [each for each in enough if each.verdict == FITS]
-    best_first = ranked(evaluated, limits)
+    best_first = tuple(ranked(evaluated, limits))
     best = project_jobs([load_job(base, each.overrides) for each in best_first[: goal.top]])
     least = None
     if not best_first and not stopped:
@@ -115,9 +114,9 @@ def _search(base: Job, goal: Goal, watch: Watch, *, keep_interrupted: bool) -> S
         limits=limits,
         best=tuple(best),
         pareto=tuple(front(best_first)),
-        configurations=tuple(best_first),
+        configurations=best_first,
         evaluated=len(evaluated),
-        at_risk=len(enough) - len(fitting),
+        at_risk=len(enough) - len(fitting(enough)),
         too_large=len(evaluated) - len(enough),
         illegal=dict(sorted(explored.illegal.items())),
         seconds=0.0,
@@ -133,7 +132,7 @@ def _search(base: Job, goal: Goal, watch: Watch, *, keep_interrupted: bool) -> S
     )
 
 
-def find_fitting(job: Job, limits: Limits, watch: Watch | None = None) -> list[Configuration]:
+def find_fitting(job: Job, limits: Limits, watch: Watch | None = None) -> Evaluated:
     """Rank by speed those layouts of a job within limits that need little memory.
 
     They have the smallest micro-batch and the most recomputation that the limits allow. Where the
@@ -147,7 +146,7 @@ def find_fitting(job: Job, limits: Limits, watch: Watch | None = None) -> list[C
     return _fastest(job, small, watch or Watch())
 
 
-def _fastest(job: Job, limits: Limits, watch: Watch) -> list[Configuration]:
+def _fastest(job: Job, limits: Limits, watch: Watch) -> Evaluated:
     """Rank the layouts of a job by speed; of planned orders, only what may be the first."""
     explored = explore(candidates(job, limits), Goal(limits, TIME, 1), watch)
     return ranked(explored.configurations, limits)

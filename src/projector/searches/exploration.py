@@ -22,7 +22,7 @@ from projector.projection.bands import memory_factors
 from projector.projection.evaluate import evaluate_possible, find_legal, floors_of_legal
 from projector.projection.floors import Floors
 from projector.projection.known import KnownPipelines
-from projector.projection.results import Results
+from projector.projection.results import Results, verdicts
 from projector.projection.schedules import NAMES
 from projector.schedule.registry import Setting
 from projector.searches import ranking
@@ -200,7 +200,7 @@ BATCHED_S = 0.3
 class Explored(ranking.Coverage):
     """What was found, and what was not looked at."""
 
-    configurations: list[ranking.Configuration]
+    configurations: ranking.Evaluated
     """All that were evaluated, in the order in which they are tried."""
     illegal: Counter[str]
     """What cannot exist, by the field that refuses it."""
@@ -250,13 +250,19 @@ class _Explorer:
         planned = np.array(are_planned, np.bool_)[schedules.of_job[rows]]
         self.static, self.planned = rows[~planned], rows[planned]
         self.known = KnownPipelines() if known is None else known
-        self.found: dict[int, ranking.Configuration] = {}
+        self.found = [ranking.Evaluated.none(proposed.overrides)]
+        """What was evaluated, a part at a time."""
         self.seen = np.zeros(len(proposed), np.bool_)
         """Rows that were evaluated, or turned out to be impossible."""
         self.standing = ranking.Standing(goal)
         self.open: OpenOrders | None = None
         """Planned orders, once all are bounded."""
         self.num_planned = 0
+
+    @property
+    def num_found(self) -> int:
+        """Configurations that were evaluated."""
+        return sum(map(len, self.found))
 
     def _refuse(self, error: ProjectorError, count: int = 1) -> None:
         if count:
@@ -295,7 +301,7 @@ class _Explorer:
                 total = len(self.static) + len(self.planned)
                 left_s = (total - done) * each_s
                 self.watch.expects(left_s)
-                self.watch.told(Progress(done, total, CONFIGURATIONS, len(self.found), left_s))
+                self.watch.told(Progress(done, total, CONFIGURATIONS, self.num_found, left_s))
             begin += len(part)
         return True
 
@@ -304,21 +310,20 @@ class _Explorer:
             self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known, THREADS
         ):
             steps, results = evaluation.steps, Results(evaluation)
-            columns = (
+            found = ranking.Evaluated(
+                self.proposed.overrides,
+                rows[part],
                 steps.iteration_s,
                 steps.peak_bytes,
                 results.headroom_bytes,
                 results.peak_low_bytes,
                 results.peak_high_bytes,
+                verdicts(results.rows),
+                ranking.objective_values(results, self.goal.objective),
             )
-            verdicts = results.verdict.to_list()
-            values = ranking.objective_values(results, self.goal.objective).tolist()
-            chosen = map(self.proposed.overrides, rows[part].tolist())
-            numbers = (column.tolist() for column in columns)
-            configurations = [*map(ranking.Configuration, chosen, *numbers, verdicts, values)]
             if len(self.planned):
-                self.standing.add(configurations)
-            self.found.update(zip(rows[part].tolist(), configurations, strict=True))
+                self.standing.add(found)
+            self.found.append(found)
         self.seen[rows] = True
 
     def _bounded(self, rows: Ints) -> Iterable[OpenOrders]:
@@ -348,7 +353,7 @@ class _Explorer:
         self.watch.expects(pace.seconds(rest))
         while len(rest):
             done, left_s = self.num_planned, pace.seconds(rest)
-            self.watch.told(Progress(done, done + len(rest), ORDERS, len(self.found), left_s))
+            self.watch.told(Progress(done, done + len(rest), ORDERS, self.num_found, left_s))
             some = pace.affordable(rest, BATCHED_S, self.watch.left_s)
             if self.watch.is_over or not len(some):
                 self.stopped = OUT_OF_TIME
@@ -392,7 +397,8 @@ class _Explorer:
 
     def explored(self) -> Explored:
         """Return what was found, and count what was not looked at."""
-        self.seen[list(self.found)] = True
+        found = ranking.Evaluated.joined(self.found)
+        self.seen[found.row] = True
         unseen = int(np.count_nonzero((self.legal.refused < 0) & ~self.seen))
         left_out, least_s = unseen, None
         if self.open is not None:
@@ -400,7 +406,7 @@ class _Explorer:
             left_out = len(rest)
             least_s = float(rest.step_s.min()) if left_out else None
         return Explored(
-            configurations=[self.found[row] for row in sorted(self.found)],
+            configurations=found,
             illegal=self.illegal,
             planned=self.num_planned,
             ruled_out=unseen - left_out,

@@ -1,17 +1,16 @@
 """What a search makes small, which configurations it ranks, and which it cannot tell apart."""
 
-import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Array, Flags, Floats, Ints, Ints32
 from projector.config.job import Job
 from projector.config.listed import listed_price
 from projector.errors import ConfigError, one_of
-from projector.projection.bands import FITS, ratio_band, settings_of
+from projector.projection.bands import FITS, VERDICTS, ratio_band, settings_of
 from projector.projection.results import Results
 from projector.projection.run import project_runs
 from projector.searches.limits import Limits
@@ -110,24 +109,86 @@ class Goal(NamedTuple):
     top: int
 
 
-def roomy(evaluated: Iterable[Configuration], limits: Limits) -> list[Configuration]:
+@dataclass(frozen=True, eq=False)
+class Evaluated(Sequence[Configuration]):
+    """Configurations as columns of n; each is made when it is asked for."""
+
+    overrides: Callable[[int], Mapping[str, Any]]
+    """Returns those of a row."""
+    row: Ints
+    iteration_time_s: Floats
+    peak_bytes: Floats
+    headroom_bytes: Floats
+    peak_low_bytes: Floats
+    peak_high_bytes: Floats
+    verdict: Ints32
+    """Positions in `VERDICTS`."""
+    value: Floats
+
+    @property
+    def columns(self) -> tuple[Array, ...]:
+        """All columns."""
+        return tuple(getattr(self, each.name) for each in fields(self)[1:])
+
+    @classmethod
+    def none(cls, overrides: Callable[[int], Mapping[str, Any]]) -> "Evaluated":
+        """Return no configurations."""
+        of = {"row": np.int64, "verdict": np.int32}
+        names = [each.name for each in fields(cls)[1:]]
+        columns: dict[str, Any] = {name: np.empty(0, of.get(name, np.float64)) for name in names}
+        return cls(overrides, **columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Evaluated"]) -> "Evaluated":
+        """Return the configurations of at least one part, by their rows."""
+        columns = zip(*(each.columns for each in parts), strict=True)
+        found = cls(parts[0].overrides, *map(np.concatenate, columns))
+        return found.take(np.argsort(found.row))
+
+    def take(self, index: Ints | Flags) -> "Evaluated":
+        """Return some of them."""
+        return Evaluated(self.overrides, *(column[index] for column in self.columns))
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self.row)
+
+    def __iter__(self) -> Iterator[Configuration]:
+        """Make one after another."""
+        row, *numbers, verdict, value = (column.tolist() for column in self.columns)
+        verdicts = (VERDICTS[code] for code in verdict)
+        return map(Configuration, map(self.overrides, row), *numbers, verdicts, value)
+
+    @overload
+    def __getitem__(self, index: int) -> Configuration: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Configuration]: ...
+    def __getitem__(self, index: int | slice) -> Configuration | list[Configuration]:
+        """Make one of them, or some."""
+        chosen = np.arange(len(self))[index]
+        made = list(self.take(np.atleast_1d(chosen)))
+        return made if isinstance(index, slice) else made[0]
+
+
+def roomy(evaluated: Evaluated, limits: Limits) -> Evaluated:
     """Return the configurations that leave enough memory by their projected peaks."""
-    return [each for each in evaluated if each.headroom_bytes >= limits.headroom_gib * GIB]
+    return evaluated.take(evaluated.headroom_bytes >= limits.headroom_gib * GIB)
 
 
-def within(evaluated: Iterable[Configuration], limits: Limits) -> list[Configuration]:
-    """Return the configurations that a search ranks."""
-    chosen = roomy(evaluated, limits)
-    return chosen if limits.allow_risk else [each for each in chosen if each.verdict == FITS]
+def fitting(evaluated: Evaluated) -> Evaluated:
+    """Return the configurations that fit with the band of their peaks."""
+    return evaluated.take(evaluated.verdict == VERDICTS.index(FITS))
 
 
-def ranked(evaluated: Iterable[Configuration], limits: Limits) -> list[Configuration]:
+def ranked(evaluated: Evaluated, limits: Limits) -> Evaluated:
     """Return the configurations within the limits, the best first."""
-    chosen = within(evaluated, limits)
+    chosen = roomy(evaluated, limits)
+    chosen = chosen if limits.allow_risk else fitting(chosen)
     # Runs that never end come into no ranking, unless none ends: then the first says why.
-    chosen = [each for each in chosen if np.isfinite(each.value)] or chosen
+    ends = np.isfinite(chosen.value)
+    chosen = chosen.take(ends) if ends.any() else chosen
     # Equally good ones are sorted by memory, then by the order in which they were tried.
-    return sorted(chosen, key=lambda each: (each.value, each.peak_bytes))
+    return chosen.take(np.lexsort((chosen.peak_bytes, chosen.value)))
 
 
 def front(best_first: Iterable[Configuration]) -> list[Configuration]:
@@ -145,32 +206,31 @@ class Standing:
 
     def __init__(self, goal: Goal) -> None:
         self._goal = goal
-        self._best: list[float] = []
-        """Values of the best that fit, negative, a heap whose first is the worst."""
-        self._front: list[Configuration] = []
+        self._best = np.empty(0)
+        """Values of the best that fit, rising."""
+        # A value that is better than any, for which no memory is too little.
+        self._values, self._peaks = np.array([-np.inf]), np.array([np.inf])
+        """Of the front, its values rising."""
         self.is_empty = True
         """Whether nothing is within the limits."""
         self.least_high_bytes = np.inf
         """Where the lowest band of a peak ends."""
 
-    def add(self, configurations: Sequence[Configuration]) -> None:
+    def add(self, evaluated: Evaluated) -> None:
         """Take more configurations into account."""
-        for each in configurations:
-            self.least_high_bytes = min(self.least_high_bytes, each.peak_high_bytes)
-        chosen = ranked(configurations, self._goal.limits)
-        self.is_empty = self.is_empty and not chosen
-        chosen = [each for each in chosen if np.isfinite(each.value)]
-        self._front = front(
-            sorted([*self._front, *chosen], key=lambda each: (each.value, each.peak_bytes))
-        )
+        self.least_high_bytes = min(self.least_high_bytes, *evaluated.peak_high_bytes.tolist())
+        chosen = ranked(evaluated, self._goal.limits)
+        self.is_empty = self.is_empty and not len(chosen)
+        chosen = chosen.take(np.isfinite(chosen.value))
+        values = np.append(self._values, chosen.value)
+        peaks = np.append(self._peaks, chosen.peak_bytes)
+        order = np.lexsort((peaks, values))
+        least = np.minimum.accumulate(peaks[order])
+        order = order[np.append(True, least[1:] < least[:-1])]
+        self._values, self._peaks = values[order], peaks[order]
         # Whoever ranks what is at risk may look for the first that is not.
-        for each in chosen:
-            if each.verdict != FITS:
-                continue
-            if len(self._best) < self._goal.top:
-                heapq.heappush(self._best, -each.value)
-            elif each.value < -self._best[0]:
-                heapq.heapreplace(self._best, -each.value)
+        best = np.sort(np.append(self._best, fitting(chosen).value))
+        self._best = best[: self._goal.top]
 
     def may_matter(self, value: Floats, peak_bytes: Floats) -> Flags:
         """Return which of n bounds leave room to be among the best, or on the front, bool[n].
@@ -183,14 +243,13 @@ class Standing:
     @property
     def last(self) -> float:
         """The value of the last of the best, infinite while there are too few."""
-        return -self._best[0] if len(self._best) == self._goal.top else np.inf
+        return float(self._best[-1]) if len(self._best) == self._goal.top else np.inf
 
     def least_bytes(self, value: Floats) -> Floats:
         """Return the least memory of all that is better than each of n values, float64[n]."""
-        values = np.array([-np.inf, *(each.value for each in self._front)])
-        peaks = np.array([np.inf, *(each.peak_bytes for each in self._front)])
         # The front falls in memory: of all that are better, the last one needs least.
-        least: Floats = peaks[np.maximum(np.searchsorted(values, value, side="left") - 1, 0)]
+        last = np.searchsorted(self._values, value, side="left") - 1
+        least: Floats = self._peaks[np.maximum(last, 0)]
         return least
 
 

@@ -1,9 +1,9 @@
 """What a search found; where nothing fits, what comes closest, and the least hosts for one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,12 +11,16 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.envelope import told
 from projector.errors import ConfigError
-from projector.frames import Frame
-from projector.projection.bands import uncertainty
+from projector.frames import Frame, table_of_rows
+from projector.projection.bands import FITS, uncertainty
 from projector.projection.performance import PerformanceProjection
 from projector.searches import ranking
+from projector.searches.candidates import FIELDS
 from projector.searches.limits import Limits
 from projector.units import to_gib
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_TIMES = 1 << 10
 """Hosts are doubled up to this many times those of the job."""
@@ -142,6 +146,16 @@ class SearchResult(Frame, ranking.Coverage):
                 zip(self.groups, self.configurations, strict=True)
             )
         ]
+
+    def tables(self) -> "Iterator[pa.Table]":
+        """Yield the records as a table; it has its columns where nothing is ranked, too."""
+        if self.configurations:
+            yield from super().tables()
+            return
+        fields = dict.fromkeys(FIELDS)
+        none = ranking.Configuration(fields, 1.0, 0.0, 0.0, 0.0, 0.0, FITS, 0.0)
+        row = {"rank": 0, "group": 0, **_plain(none, self.job, self.objective)}
+        yield table_of_rows([row])[:0]
 
     def __repr__(self) -> str:
         return (

@@ -234,16 +234,15 @@ def held_over_time(
 
 def _layers(placed: Placed) -> tuple[Ints, Ints, Floats, Floats, Ints]:
     """Return begin, end, activations, working set and kind of what blocks hold, in order."""
-    elements = placed.line.elements
-    count = np.array([len(each.saved_bytes) for each in elements], np.int64)
+    count = placed.lengths("saved_bytes")
     first = np.repeat(placed.first_piece, count)
-    piece = np.concatenate([each.held_piece for each in elements])
+    piece = placed.joined("held_piece")
     kind = np.repeat([place.phase for place in placed.line.places], count)
     return (
         placed.boundary[first + piece[:, 0]],
         placed.boundary[first + piece[:, 1]],
-        placed.line.joined("saved_bytes"),
-        placed.line.joined("transient_bytes"),
+        placed.joined("saved_bytes"),
+        placed.joined("transient_bytes"),
         kind,
     )
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
+from projector.kernels.grouping import concatenated_ranges
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.blocks import Block
 from projector.projection.timeline.columns import BLOCK, LAYER, NONE, NOT_LAUNCHED
@@ -61,10 +62,6 @@ class Line:
         self.places.append(Place() if place is None else place)
         return len(self.elements) - 1
 
-    def joined(self, name: str) -> Any:
-        """Return a column of all elements."""
-        return np.concatenate([getattr(element, name) for element in self.elements])
-
 
 def apportioned(weight: Floats, term: Ints, total_ps: Ints | None) -> Ints:
     """Return whole picoseconds for each piece, so that each term adds up to its total.
@@ -96,16 +93,36 @@ class Placed:
 
     def __init__(self, line: Line, total_ps: Ints | None) -> None:
         self.line = line
-        elements = line.elements
-        self.pieces_of = np.array([len(each.seconds) for each in elements], np.int64)
-        self.rows_of = np.array([len(each.label) for each in elements], np.int64)
+        # A line has few blocks, each many times.
+        number = {block: at for at, block in enumerate(dict.fromkeys(line.elements))}
+        self._blocks = tuple(number)
+        self._block_of = np.array([number[each] for each in line.elements], np.int64)
+        self._rows: dict[bytes, Ints] = {}
+        self.pieces_of, self.rows_of = self.lengths("seconds"), self.lengths("label")
         self.first_piece = np.cumsum(self.pieces_of) - self.pieces_of
         self.first_row = np.cumsum(self.rows_of) - self.rows_of
-        weight = line.joined("seconds") * np.repeat(np.array(line.scale), self.pieces_of)
-        self.term: Ints = line.joined("term")
+        weight = self.joined("seconds") * np.repeat(np.array(line.scale), self.pieces_of)
+        self.term: Ints = self.joined("term")
         self.width = apportioned(weight, self.term, total_ps)
         self.boundary = np.concatenate([[0], np.cumsum(self.width)]) + line.begin_ps
-        self.label: Ints = line.joined("label")
+        self.label: Ints = self.joined("label")
+
+    def lengths(self, name: str) -> Ints:
+        """Return how long a column of each element is."""
+        return np.array([len(getattr(each, name)) for each in self._blocks], np.int64)[
+            self._block_of
+        ]
+
+    def joined(self, name: str, part: slice | int = slice(None)) -> Any:
+        """Return a column of all elements, or a part of it."""
+        values = [getattr(each, name)[part] for each in self._blocks]
+        lengths = np.array([len(each) for each in values], np.int64)
+        key = lengths.tobytes()
+        if key not in self._rows:
+            first = np.cumsum(lengths) - lengths
+            of = self._block_of
+            self._rows[key] = concatenated_ranges(first[of], lengths[of])
+        return np.concatenate(values)[self._rows[key]]
 
     def begins(self, element: int) -> int:
         """Return when an element begins."""
@@ -130,16 +147,16 @@ class Placed:
         self._move(start, end, knots)
         exposed, slowdown, slowed = self._added()
         places = line.places
-        local = line.joined("layer")
+        local = self.joined("layer")
         first_layer = self.per_row([place.first_layer for place in places])
-        alone = np.rint(line.joined("alone_s") * PS_PER_S)
+        alone = np.rint(self.joined("alone_s") * PS_PER_S)
         duration = end - start
         prepare, launch, launched = self._host(start)
         return {
-            "track": line.joined("track"),
+            "track": self.joined("track"),
             "label": self.label,
-            "term": line.joined("row_term"),
-            "phase": line.joined("phase"),
+            "term": self.joined("row_term"),
+            "phase": self.joined("phase"),
             "layer": np.where(local >= 0, local + first_layer, NONE),
             "stage": self.per_row([place.stage for place in places]),
             "chunk": self.per_row([place.chunk for place in places]),
@@ -153,21 +170,18 @@ class Placed:
             "prepare_ps": prepare,
             "launch_ps": launch,
             "launch_end_ps": launched,
-            "launches": line.joined("launches"),
-            "flop": line.joined("flop"),
-            "bytes": line.joined("bytes"),
-            "recompute": line.joined("recompute"),
-            "row": line.joined("table_row"),
+            "launches": self.joined("launches"),
+            "flop": self.joined("flop"),
+            "bytes": self.joined("bytes"),
+            "recompute": self.joined("recompute"),
+            "row": self.joined("table_row"),
         }
 
     def _spans(self) -> tuple[Ints, Ints]:
         first = np.repeat(self.first_piece, self.rows_of)
 
         def at(name: str) -> Ints:
-            low, high, share = (
-                np.concatenate([getattr(each, name)[part] for each in self.line.elements])
-                for part in range(3)
-            )
+            low, high, share = (self.joined(name, part) for part in range(3))
             left, right = self.boundary[first + low], self.boundary[first + high]
             return np.asarray(left + np.rint(share * (right - left)).astype(np.int64))
 
@@ -177,7 +191,7 @@ class Placed:
     def _move(self, start: Ints, end: Ints, knots: tuple[Floats, Ints]) -> None:
         """Put rows that have moments of their own where these are."""
         line = self.line
-        at_s = line.joined("at_s")
+        at_s = self.joined("at_s")
         rows = np.flatnonzero(~np.isnan(at_s[:, 0]))
         start[rows] = moment_ps(at_s[rows, 0], knots)
         end[rows] = moment_ps(at_s[rows, 1], knots)
@@ -189,7 +203,7 @@ class Placed:
     def _added(self) -> tuple[Ints, Ints, Ints]:
         """Return what each row adds to the step, what of it slows compute, and what slows it."""
         first = np.repeat(self.first_row, self.pieces_of)
-        row, inside = self.line.joined("row"), self.line.joined("inside")
+        row, inside = self.joined("row"), self.joined("inside")
         exposed, slowdown, slowed = (np.zeros(int(self.rows_of.sum()), np.int64) for _ in range(3))
         pieces = np.flatnonzero(row >= 0)
         np.add.at(exposed, (first + row)[pieces], self.width[pieces])
@@ -201,25 +215,19 @@ class Placed:
 
     def _host(self, start: Ints) -> tuple[Ints, Ints, Ints]:
         """Return when the host prepares and launches each row, layers as late as they may."""
-        line = self.line
-        host_s, of_layer = line.joined("host_s"), line.joined("host_layer")
-        lead_s, busy_s = line.joined("lead_s"), line.joined("busy_s")
+        host_s, of_layer = self.joined("host_s"), self.joined("host_layer")
+        lead_s, busy_s = self.joined("lead_s"), self.joined("busy_s")
         result = [np.full(len(start), NOT_LAUNCHED) for _ in range(3)]
         if not len(busy_s):
             return result[0], result[1], result[2]
-        firsts = np.concatenate(
-            [
-                each.layer_first[:-1] + piece
-                for each, piece in zip(line.elements, self.first_piece, strict=True)
-            ]
-        )
+        layers_of = self.lengths("layer_label")
+        firsts = self.joined("layer_first", slice(-1)) + np.repeat(self.first_piece, layers_of)
         # Rounding may bring a kernel forward by a picosecond for each of its terms.
         lead_ps = np.ceil(lead_s * PS_PER_S).astype(np.int64) + 2 * len(BREAKDOWN)
         busy_ps = np.ceil(busy_s * PS_PER_S).astype(np.int64)
         before = np.cumsum(busy_ps) - busy_ps
         latest = self.boundary[firsts] - lead_ps - before
         begin = np.minimum.accumulate(latest[::-1])[::-1] + before
-        layers_of = np.array([len(each.layer_label) for each in line.elements], np.int64)
         first_of = np.repeat(np.cumsum(layers_of) - layers_of, self.rows_of)
         rows = np.flatnonzero(~np.isnan(host_s[:, 0]) & (of_layer >= 0))
         own = begin[(first_of + of_layer)[rows]]
@@ -230,21 +238,21 @@ class Placed:
     def ranges(self) -> dict[str, Any]:
         """Return the columns of the blocks and of their layers, but the rank."""
         line = self.line
-        layers_of = np.array([len(each.layer_label) for each in line.elements], np.int64)
+        layers_of = self.lengths("layer_label")
         blocks = np.array(
             [at for at, place in enumerate(line.places) if place.label >= 0], np.int64
         )
         of_layer = np.repeat(np.arange(len(layers_of)), layers_of)
         element = np.concatenate([blocks, of_layer])
-        firsts = np.concatenate([each.layer_first[:-1] for each in line.elements])
-        lasts = np.concatenate([each.layer_first[1:] for each in line.elements])
+        firsts = self.joined("layer_first", slice(-1))
+        lasts = self.joined("layer_first", slice(1, None))
         begin = np.concatenate(
             [self.first_piece[blocks], self.first_piece[of_layer] + firsts]
         ).astype(np.int64)
         end = np.concatenate(
             [self.first_piece[blocks] + self.pieces_of[blocks], self.first_piece[of_layer] + lasts]
         ).astype(np.int64)
-        number = line.joined("layer_number")
+        number = self.joined("layer_number")
         places = line.places
 
         def of_place(name: str) -> Ints:
@@ -254,7 +262,7 @@ class Placed:
         local = np.concatenate([np.full(len(blocks), NONE), number])
         return {
             "level": np.repeat([BLOCK, LAYER], [len(blocks), len(number)]),
-            "label": np.concatenate([of_place("label")[: len(blocks)], line.joined("layer_label")]),
+            "label": np.concatenate([of_place("label")[: len(blocks)], self.joined("layer_label")]),
             "phase": of_place("phase"),
             "layer": np.where(local >= 0, local + of_place("first_layer"), NONE),
             "stage": of_place("stage"),
