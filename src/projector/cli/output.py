@@ -286,9 +286,10 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
         yield
         return
     from projector.compiling.helpers import helpers_of_a_step
+    from projector.kernels._interpreted import interpreting
 
     begin = time.perf_counter()
-    with helpers_of_a_step():
+    with helpers_of_a_step(), interpreting():
         yield
     seconds = time.perf_counter() - begin
     new = _cache.kernel_files() - files
