@@ -5,7 +5,6 @@ More workers than processors are no faster; they show what each of them adds.
 
 import os
 import pickle
-import time
 
 import psutil
 import pytest
@@ -23,6 +22,8 @@ FEW = SPACE | {
     "training.recompute": ["none"],
 }
 ROUNDS = 3
+TASKS = {250: 2_000, 17_000_000: 100}
+"""Bytes of an answer -> tasks."""
 
 
 @pytest.fixture
@@ -104,20 +105,27 @@ def test_sweep_on_a_cluster(benchmark, space_file, tmp_path, workers):
 
 
 @pytest.mark.thorough
-def test_tasks_a_second(benchmark):
-    """Tasks that do nothing: processor time of caller and scheduler for each."""
-    count = 20 if benchmark.disabled else 2000
-    with of_processes(2) as found, Client(found, set_as_default=False) as client:
-        client.wait_for_workers(2)
+@pytest.mark.parametrize("workers", [2, 8])
+@pytest.mark.parametrize("size_bytes", [250, 17_000_000])
+def test_tasks_a_second(benchmark, monkeypatch, workers, size_bytes):
+    """Tasks of a sweep whose answers are ready: processor time of caller and scheduler for each.
+
+    250 bytes is an answer where workers write into an object store, 17 MB one with the rows of
+    196,608 points.
+    """
+    if benchmark.disabled and (workers, size_bytes) != (2, 250):
+        pytest.skip("the same, with more processes or bytes")
+    count = 20 if benchmark.disabled else TASKS[size_bytes]
+    ready = f"__import__('pickle').dumps(bytes({size_bytes}))"
+    monkeypatch.setattr(cluster, "_CALL", ready)
+    monkeypatch.setattr(cluster, "unwrap", lambda answer, _: answer)
+    with of_processes(workers) as found, Client(found, set_as_default=False) as client:
+        client.wait_for_workers(workers)
         both = psutil.Process(), scheduler_of(client)
 
         def tasks():
-            now = time.monotonic_ns()
-            futures = [
-                client.submit(eval, "bytes(200)", key=("nothing", now, number))
-                for number in range(count)
-            ]
-            assert sum(len(future.result()) for future in futures) == 200 * count
+            with cluster.TaskCrew(client) as crew:
+                assert sum(map(len, crew.project(range(count)))) == size_bytes * count
 
         tasks()
         spent = []

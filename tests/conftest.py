@@ -13,6 +13,9 @@ os.environ.pop("COLUMNS", None)
 # names it in this variable, which runtimes of both vendors read.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+# A process of tests has a core. Threads of OpenMP and of BLAS would wait for each other, spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Commands of tests leave no process behind that compiles for later ones.
 os.environ.setdefault("PROJECTOR_BACKGROUND", "0")
 

@@ -16,6 +16,7 @@ from projector.config import resources
 from projector.config._base import merge
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
+from projector.config.load import load_job
 from projector.config.network import load_network
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
@@ -26,6 +27,7 @@ from projector.kernels.moe_exchange import (
     moe_exchange_time_column,
 )
 from projector.lower.fabrics import exchange_record, fabric_record
+from projector.projection.evaluate import evaluate
 from projector.serving.deployment import Deployment
 from projector.single.collective import collective_case
 from projector.topology.build import load_topology, node_net
@@ -87,14 +89,21 @@ def varied(field, value):
 TRAINING = {"micro_batch_size": 1, "seq_length": 2048}
 
 
-def step_s(device, network, *, gpus=1, nodes=1, model="llama3.2_1b", training=None, **parallelism):
-    job = {
-        "model": model,
-        "parallelism": parallelism,
-        "training": {**TRAINING, "global_batch_size": 1, **(training or {})},
-        "cluster": {"device": device, "network": network, "nodes": nodes, "gpus_per_node": gpus},
-    }
-    return pj.project_performance(job).iteration_time_s
+def job_on(device, network, *, gpus=1, nodes=1, model="llama3.2_1b", training=None, **parallelism):
+    return load_job(
+        {
+            "model": model,
+            "parallelism": parallelism,
+            "training": {**TRAINING, "global_batch_size": 1, **(training or {})},
+            "cluster": {
+                "device": device, "network": network, "nodes": nodes, "gpus_per_node": gpus,
+            },
+        }
+    )  # fmt: skip
+
+
+def step_s(device, network, **more):
+    return evaluate([job_on(device, network, **more)]).steps.iteration_s[0]
 
 
 def local(network):
@@ -117,10 +126,11 @@ def offloaded(device, network):
 def tensor_parallel(device, network):
     tp = local(network)
     gpus = min(tp, network.gpus_per_node)
-    return [
-        step_s(device, network, gpus=gpus, nodes=tp // gpus, tp=tp, sequence_parallel=split)
+    jobs = [
+        job_on(device, network, gpus=gpus, nodes=tp // gpus, tp=tp, sequence_parallel=split)
         for split in (False, True)
     ]
+    return evaluate(jobs).steps.iteration_s
 
 
 def data_parallel(device, network):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from projector.validate.first import COLUMNS, RECORD, entries, entry
 from projector.validate.names import is_hybrid
-from projector.validate.run import Result, validate
+from projector.validate.run import validate
 from projector.validate.totals import write_normalised
 
 VALIDATION = Path(__file__).parent
@@ -51,23 +51,32 @@ def main() -> None:
 
 def missing(kind: str) -> list[dict[str, str]]:
     """Return entries, without a commit, of rows that can be projected and have none."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / f"{kind}.csv"
+        rows.write_text(_without_entry(kind), encoding="utf-8")
+        return [entry(kind, each) for each in validate(kind, rows).results if each.projected]
+
+
+def _without_entry(kind: str) -> str:
+    """Return the table with blank lines for rows that have an entry or get none."""
     known = entries(FILE, kind) if FILE.exists() else {}
-    return [
-        entry(kind, result)
-        for result in validate(kind, DATA / f"{kind}.csv").results
-        if result.projected
-        and result.line not in known
-        and (result.line >= BEGINS[kind] or _was_unread(kind, result))
-    ]
+    lines = (DATA / f"{kind}.csv").read_text(encoding="utf-8").split("\n")
+    reader, begin = csv.DictReader(lines), 1
+    for row in reader:
+        line = reader.line_num
+        if line in known or (line < BEGINS[kind] and not _was_unread(kind, line, row["model"])):
+            lines[begin:line] = [""] * (line - begin)
+        begin = line
+    return "\n".join(lines)
 
 
-def _was_unread(kind: str, result: Result) -> bool:
+def _was_unread(kind: str, line: int, model: str) -> bool:
     """Whether a row above the first new one was projected by nothing when these entered.
 
     Rows of hybrid models were not, until their layers were modelled.
     """
-    hybrid = kind != "serving_measured" and is_hybrid(result.model)
-    return hybrid or result.line in UNREAD.get(kind, ())
+    hybrid = kind != "serving_measured" and is_hybrid(model)
+    return hybrid or line in UNREAD.get(kind, ())
 
 
 def append(kind: str, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Orders and times for tests of the replay."""
 
 import itertools
+from collections.abc import Mapping
 
 import numba
 import numpy as np
@@ -165,13 +166,34 @@ def other_orders():
         yield f"greedy-{seed}", greedy_order(pp, microbatches, seed, seed % 2 > 0)
 
 
-def planned_orders():
-    """Name and order of what is planned, with a period or not: that depends on its times."""
-    sizes = ((2, 40), (3, 7), (4, 60)) if not numba.config.DISABLE_JIT else ((2, 3),)
-    for seed, (name, entry) in enumerate(registry.SCHEDULES.items()):
-        for pp, microbatches in sizes if entry.planned else ():
-            order = planned_order(name, pp, microbatches, seed)
-            yield f"{name}-{pp}-{microbatches}", order
+class PlannedOrders(Mapping):
+    """Orders that are planned, with a period or not: that depends on their times.
+
+    Each is planned when it is asked for, which takes a second without the JIT.
+    """
+
+    def __init__(self):
+        sizes = ((2, 40), (3, 7), (4, 60)) if not numba.config.DISABLE_JIT else ((2, 3),)
+        self._made = {}
+        self._asked = {
+            f"{name}-{pp}-{microbatches}": (name, pp, microbatches, seed)
+            for seed, (name, entry) in enumerate(registry.SCHEDULES.items())
+            for pp, microbatches in (sizes if entry.planned else ())
+        }
+
+    def __getitem__(self, name):
+        if name not in self._made:
+            self._made[name] = planned_order(*self._asked[name])
+        return self._made[name]
+
+    def __iter__(self):
+        return iter(self._asked)
+
+    def __len__(self):
+        return len(self._asked)
+
+
+PLANNED = PlannedOrders()
 
 
 def _times_of(rng, family, shape, stages):

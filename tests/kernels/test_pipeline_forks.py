@@ -8,13 +8,13 @@ import pytest
 
 from kernels.pipelines import (
     FAMILIES,
+    PLANNED,
     assert_same,
     eager_order,
     mixed_times,
     order_from,
     other_orders,
     periodic_orders,
-    planned_orders,
     random_times,
     replays_of,
     uniform_times,
@@ -33,7 +33,6 @@ from reference import pipeline as reference
 JIT = not numba.config.DISABLE_JIT
 PERIODIC = dict(periodic_orders())
 OTHER = dict(other_orders())
-PLANNED = dict(planned_orders())
 N = 3500 if JIT else 2 * len(FAMILIES)
 
 

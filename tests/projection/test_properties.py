@@ -13,6 +13,8 @@ from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.projection.api import project_jobs, project_performance
 from projector.projection.evaluate import evaluate
+from projector.projection.performance import performance_projection
+from projector.projection.results import Results
 from projector.projection.terms import BREAKDOWN, MEMORY_TERMS
 from thoroughness import examples
 
@@ -71,7 +73,8 @@ def raised(job, change, factor):
 @settings(max_examples=examples(200))
 @given(jobs())
 def test_terms_are_positive_and_add_up(job):
-    step = project_performance(job)
+    evaluation = evaluate([job])
+    step = performance_projection(Results(evaluation), 0)
     assert math.isfinite(step.iteration_time_s)
     assert step.iteration_time_s > 0.0
     assert tuple(step.breakdown) == BREAKDOWN
@@ -79,12 +82,17 @@ def test_terms_are_positive_and_add_up(job):
     assert sum(step.breakdown.values()) == pytest.approx(step.iteration_time_s, rel=1e-9)
     assert 0.0 < step.mfu <= 1.0
     assert step.mfu <= step.hfu
+    check_exposed(step)
+    memory = evaluation.memory(0)
+    for term in MEMORY_TERMS:
+        values = term.of(memory)
+        assert np.all(np.isfinite(values))
+        assert np.all(values >= 0.0)
+    assert np.all(memory.activations_bytes > 0.0)
 
 
-@settings(max_examples=examples(200))
-@given(jobs())
-def test_exposed_is_part_of_the_whole_and_adds_up_to_its_term(job):
-    step = project_performance(job)
+def check_exposed(step):
+    """Check that what is exposed is part of the whole, and adds up to its term."""
     for name, entry in step.communication.items():
         assert 0.0 <= entry.exposed_s <= entry.time_s * (1.0 + 1e-9), name
     for term, seconds in step.breakdown_s.items():
@@ -240,17 +248,6 @@ def test_context_parallelism_divides_attention_by_its_degree():
             / project_performance(eight).breakdown["compute_attention"]
         )
         assert ratio == pytest.approx(8.0, rel=0.1)
-
-
-@settings(max_examples=examples(60))
-@given(jobs())
-def test_memory_terms_are_finite_and_not_negative(job):
-    memory = evaluate([job]).memory(0)
-    for term in MEMORY_TERMS:
-        values = term.of(memory)
-        assert np.all(np.isfinite(values))
-        assert np.all(values >= 0.0)
-    assert np.all(memory.activations_bytes > 0.0)
 
 
 BIG = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import dask
 import psutil
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_task_stream
 
 import projector as pj
 from projector.cli.main import run
@@ -96,6 +96,18 @@ def test_files_are_those_of_this_machine(kind, two, client, expected, tmp_path, 
     assert client.status == "running"
     assert len(client.nthreads()) == 2
     until(lambda: not any(client.has_what().values()))
+    until(lambda: not any("projector" in name for name in two.scheduler.task_metadata))
+
+
+def test_a_cold_sweep_reaches_every_worker(two, client, monkeypatch):
+    """Also where there are few tasks and nothing is known of how long they take."""
+    monkeypatch.setattr(store, "CHUNK_POINTS", 100)
+    two.scheduler.task_prefixes.pop("projector-sweep", None)
+    with get_task_stream(client) as seen:
+        sweep(grid(), engine="dask", scheduler=client)
+    chunks = [task["worker"] for task in seen.data if isinstance(task["key"], tuple)]
+    assert 2 <= len(chunks) <= 2 * len(client.nthreads())
+    assert {*chunks} == {*client.nthreads()}
 
 
 @pytest.mark.thorough

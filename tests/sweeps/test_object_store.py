@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import projector as pj
 from projector.cli.main import run
 from projector.errors import ConfigError, UnsupportedError
 from projector.sweeps import journal, places, store
 from projector.sweeps.engine import sweep
-from sweeps.grid import AXES, grid
+from sweeps.grid import AXES, BASE, grid
 
 pytest.importorskip("upath", reason="extra cloud")
 
@@ -159,6 +160,18 @@ def test_another_sweep_is_kept_unless_overwritten(out):
     assert sweep(other, out, workers=1, overwrite=True).rows == sweep(other, workers=1).rows
 
 
+def test_a_run_that_was_overwritten_writes_no_more(out):
+    """Nothing locks a store; what another run has begun there since is not mixed with ours."""
+    other = grid({**AXES, "training.global_batch_size": [64]})
+    with pytest.raises(ConfigError, match="another run has overwritten it with another sweep"):
+        sweep(
+            grid(), out, workers=1, progress=lambda *_: sweep(other, out, workers=1, overwrite=True)
+        )
+    kept = content(out)
+    assert sweep(other, out, workers=1, verify=True).computed == 0
+    assert content(out) == kept
+
+
 def test_something_else_is_kept(out):
     folder = places.folder_of(out)
     places.write(folder / "notes.txt", b"mine")
@@ -174,11 +187,17 @@ def test_rows_are_written_to_a_store_and_back(out, expected, tmp_path):
     assert parts(tmp_path / "back") == parts(expected)
 
 
-def test_the_command(server, tmp_path, capsys):
+@pytest.fixture
+def space(tmp_path):
+    file = tmp_path / "space.yaml"
+    file.write_text(yaml.safe_dump({"base": BASE, "axes": AXES}), encoding="utf-8")
+    return str(file)
+
+
+def test_the_command(server, space, tmp_path, capsys):
     server.create_bucket(Bucket="of-the-command")
-    space = Path(__file__).parents[2] / "examples" / "space_chips_search.yaml"
     out = "s3://of-the-command/a/b/rows.parquet"
-    arguments = ["sweep", str(space), "--out", out, "--workers", "1", "--quiet"]
+    arguments = ["sweep", space, "--out", out, "--workers", "1", "--quiet"]
     assert run([*arguments, "--csv", str(tmp_path / "rows.csv")]) == 0
     assert f"Rows: {out}" in capsys.readouterr().out
     assert (tmp_path / "rows.csv").stat().st_size > 0
@@ -270,9 +289,8 @@ def test_a_pattern_is_no_name_of_a_folder(name):
     assert content("memory://of-patterns/run1") == kept
 
 
-def test_the_command_says_that_its_memory_is_lost(capsys):
-    space = Path(__file__).parents[2] / "examples" / "space_chips_search.yaml"
-    assert run(["sweep", str(space), "--out", "memory://of-a-command/rows", "--workers", "1"]) == 0
+def test_the_command_says_that_its_memory_is_lost(space, capsys):
+    assert run(["sweep", space, "--out", "memory://of-a-command/rows", "--workers", "1"]) == 0
     assert "the rows are lost" in capsys.readouterr().err
 
 

@@ -293,6 +293,8 @@ VALUES: dict[str, Callable[[Job], Any]] = {
 
 
 _DEVICE = "cluster.device"
+_LINEAR = "cluster.software."
+"""Whole numbers that times or bytes are multiplied with: any two are legal, and tell as much."""
 
 
 class Variant(NamedTuple):
@@ -390,6 +392,8 @@ def _changes(kind: Any, value: Any, dotted: str, base: Job) -> Iterator[tuple[st
         values = []
     else:
         values = _plain(kind, value)
+        if isinstance(value, int) and dotted.startswith(_LINEAR):
+            values = values[:2]
     yield from ((dotted, changed) for changed in values)
 
 

@@ -277,12 +277,16 @@ def _cost_attention(
 ) -> None:
     rows = np.flatnonzero(table.kind == ops.ATTENTION)
     names = ("batch", "heads", "key_heads", "m", "n", "k", "d_v")
-    extents = np.stack([getattr(table, name)[rows] for name in names], axis=1)
-    time_s[rows], detail[rows] = attention_time_columns(
-        extents, table.causal[rows], table.window[rows],
-        (table.phase[rows] == ops.BACKWARD).astype(np.int64), table.dtype[rows], device[rows],
+    columns = [getattr(table, name)[rows] for name in (*names, "causal", "window", "dtype")]
+    backward = (table.phase[rows] == ops.BACKWARD).astype(np.int64)
+    # As with GEMMs; the time of each is its schedule of work-groups, which takes long.
+    first, same = group_rows(*columns, backward, device[rows])
+    *extents, causal, window, dtype = (column[first] for column in columns)
+    seconds, limiter = attention_time_columns(
+        np.stack(extents, axis=1), causal, window, backward[first], dtype, device[rows[first]],
         workloads.devices,
     )  # fmt: skip
+    time_s[rows], detail[rows] = seconds[same], limiter[same]
 
 
 class Hidden(NamedTuple):

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 import uuid
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -51,7 +52,7 @@ REFRESH_S = 2.0
 
 _CLOSE_S = 5.0
 
-_CALL = f"__import__({__name__!r}, fromlist=['task']).task(content, wanted, chunk)"
+_CALL = f"__import__({__name__!r}, fromlist=['task']).task(sweep, wanted, chunk)"
 """What a task does. A worker that cannot even read a task leaves its cluster without a word, so
 tasks consist of what every Python has, and import projector while they run."""
 
@@ -151,23 +152,24 @@ class TaskCrew:
     def __init__(self, client: Any, *of_sweeper: Any) -> None:
         """Begin with nothing done; ``of_sweeper`` is what makes a `Sweeper` in each worker."""
         # Spaces of classes that only the caller has are sent with their classes.
-        self._content: bytes = import_module("cloudpickle").dumps(of_sweeper)
+        self._content = zlib.compress(import_module("cloudpickle").dumps(of_sweeper))
         self._client = client
         self._name = f"projector-sweep-{uuid.uuid4().hex}"
-        self._shipped: Any = None
+        self._kept: Any = None
         self._waiting: deque[tuple[int, Any]] = deque()
         self._ahead, self._counted = AHEAD, -REFRESH_S
 
     def __enter__(self) -> Self:
-        """Hand the space to the cluster.
+        """Leave the space with the scheduler, where each worker fetches it once.
 
-        As the result of a task, each worker fetches it once, and it is made again where all who
-        had it are lost.
+        If tasks depended on it as the result of another, Dask would give them to the one worker
+        that has it, and to others only once it knows how long they take.
         """
         with _told(self._client):
-            self._shipped = self._client.submit(
-                bytes, self._content, key=f"{self._name}-space", pure=False
-            )
+            # What the scheduler keeps under the name of a task goes with it, also where a caller is
+            # killed.
+            self._kept = self._client.submit(bytes, key=self._name, pure=False)
+            self._client.set_metadata(self._name, self._content)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -176,14 +178,14 @@ class TaskCrew:
         if self._client.status == "running":
             # Whoever has lost the cluster has nothing to cancel there.
             with suppress(Exception):
-                self._client.cancel([*futures, self._shipped], force=True)
+                self._client.cancel([*futures, self._kept], force=True)
 
     def project(self, chunks: Iterable[int]) -> Iterator[Part]:
         """Yield the rows of ``chunks`` in their order, a few a worker ahead of the reader."""
         for chunk in chunks:
             with _told(self._client):
                 key = (self._name, chunk)
-                names = {"content": self._shipped, "wanted": fingerprint(), "chunk": chunk}
+                names = {"sweep": self._name, "wanted": fingerprint(), "chunk": chunk}
                 future = self._client.submit(eval, _CALL, names, key=key, pure=False)
                 self._waiting.append((chunk, future))
                 self._count()
@@ -202,8 +204,9 @@ class TaskCrew:
         chunk, future = self._waiting[0]
         with _told(self._client, chunk):
             answer = self._result(future)
+        part = unwrap(pickle.loads(answer), chunk)  # noqa: S301  # of `task`
         self._waiting.popleft()
-        return unwrap(pickle.loads(answer), chunk)  # noqa: S301  # of `task`
+        return part
 
     def _result(self, future: Any) -> Any:
         last_seen = time.monotonic()
@@ -232,23 +235,32 @@ def fingerprint() -> str:
     return f"{package_version()} ({digest.hexdigest()[:12]})"
 
 
-def task(content: bytes, wanted: str, chunk: int) -> bytes:
+def task(sweep: str, wanted: str, chunk: int) -> bytes:
     """Project one chunk on a worker; return the pickle of an `answer`, which any worker may keep.
 
-    What goes wrong here is thus told apart from what Dask raises. ``content`` pickles what a
-    `Sweeper` is made of; ``wanted`` is the `fingerprint` of whoever
-    asks.
+    What goes wrong here is thus told apart from what Dask raises. ``sweep`` is the name under which
+    the scheduler has what a `Sweeper` is made of; ``wanted`` is the `fingerprint` of whoever asks.
     """
-    return pickle.dumps(answer(lambda: _project(content, wanted, chunk)))
+    return pickle.dumps(answer(lambda: _project(sweep, wanted, chunk)))
 
 
-def _project(content: bytes, wanted: str, chunk: int) -> Part:
+def _project(sweep: str, wanted: str, chunk: int) -> Part:
     version = fingerprint()
     if version != wanted:
         what = f"projector {version}, not {wanted}"
         raise _other_projector(what, wanted)
     with _ONE_AT_A_TIME:
-        return _sweeper(content).part(chunk)
+        return _sweeper(_content(sweep)).part(chunk)
+
+
+@lru_cache(maxsize=2)
+def _content(sweep: str) -> bytes:
+    from distributed import get_worker
+    from distributed.utils import sync
+
+    worker = get_worker()
+    content: bytes = sync(worker.loop, worker.scheduler.get_metadata, keys=[sweep])
+    return zlib.decompress(content)
 
 
 def dask_setup(worker: Any) -> None:

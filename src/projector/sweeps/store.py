@@ -6,8 +6,8 @@ has a line for every finished chunk, ``_lock`` keeps two runs apart. Every file 
 place when it is complete, and a line is added after that, so that a run may end at any moment.
 Nobody waits for the disk: what a power cut has lost shows in the size or the footer of a part, and
 is computed again.
-In an object store objects appear whole, and lines of the journal are objects of their own. Nothing
-keeps two runs apart there; those of one sweep write the same.
+In an object store objects appear whole, and lines of the journal are objects of their own. There is
+no lock; runs of one sweep write the same, and one whose sweep has been overwritten writes no more.
 Workers of this machine write drafts of parts, whose names no other run has: one that outlives its
 caller for a moment does not meddle with the run that continues. Only the caller renames.
 """
@@ -240,6 +240,7 @@ class Store:
         """Write the rows of a chunk and note it as finished."""
         chunk, content, totals, draft = part
         try:
+            self._check_ours()
             if draft is not None and not in_store(self.path):
                 draft.path.replace(journal.part_path(self.path, chunk))
             elif content:
@@ -255,6 +256,8 @@ class Store:
                 if self._journal is None:
                     self._journal = (self.path / journal.JOURNAL).open("ab", buffering=0)
                 _append(self._journal, _json(line).encode() + b"\n")
+        except ConfigError:
+            raise
         except errors_of(self.path) as error:
             raise not_written(self.path, error) from None
         self._done[chunk] = 1
@@ -339,6 +342,14 @@ class Store:
     def _chunk_files(self) -> list[Path]:
         names = "part-*.parquet", f"{NEW}*", f"{journal.LINE}*"
         return [path for name in names for path in self.path.glob(name)]
+
+    def _check_ours(self) -> None:
+        """Refuse a store where another run has begun another sweep since."""
+        if not in_store(self.path):
+            return
+        path: Any = self.path / journal.MANIFEST
+        if json.loads(path.fs.cat_file(path.path)) != json.loads(_json(self.plan.manifest())):
+            raise _refused(self.path, "another run has overwritten it with another sweep")
 
     def _write_manifest(self) -> None:
         # A line a key: `json` takes twenty times as long to indent all of it.
