@@ -265,7 +265,7 @@ def _announce() -> None:
             "PROJECTOR_CACHE_DIR names another folder ..."
         )
     else:
-        say("compiling kernels for this machine, once; this takes 15 to 45 seconds ...")
+        say("compiling kernels for this machine, once; this takes 15 to 95 s of processor time ...")
 
 
 @contextmanager
