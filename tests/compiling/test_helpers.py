@@ -27,8 +27,11 @@ for call in PARTS.values():
     call()
 """
 COMMAND = """
-from projector.projection.api import project_performance
-project_performance("examples/mixtral_8x22b_mi355x.yaml")
+import numpy as np
+from projector.sweeps.rows import Projector
+from projector.sweeps.table import axis_kinds, load_space
+space = load_space("examples/space_llama70b.yaml")
+Projector(space, axis_kinds(space)).project(np.arange(3000))
 """
 SLOW = """
 import os, time
@@ -48,7 +51,7 @@ def _used(calls: str) -> set[str]:
     return {*done.stdout.split("\n")}
 
 
-def test_helpers_compile_what_a_step_needs_and_nothing_else():
+def test_helpers_compile_what_a_sweep_needs_and_nothing_else():
     used = _used(COMMAND)
     assert _used(HELPERS) == used
     assert all(any(f"'{module}." in each for each in used) for module in STEP_MODULES)

@@ -13,7 +13,13 @@ import pytest
 
 from projector.config.load import load_job
 from projector.kernels import _interpreted
-from projector.kernels._interpreted import Interpreted, Wanted, interpreting, wanted_kernels
+from projector.kernels._interpreted import (
+    Interpreted,
+    Wanted,
+    interpreting,
+    is_interpreting,
+    wanted_kernels,
+)
 from projector.projection.api import project_performance
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -105,6 +111,19 @@ def test_what_is_kept_is_not_interpreted(add_once):
     assert wanted_kernels() == ()
 
 
+def test_what_another_process_compiles_meanwhile_is_not_interpreted_any_more(add_once):
+    with interpreting():
+        assert add_once(*SMALL)
+        assert add_once(*SMALL, is_kept=True) is None
+
+
+def test_a_block_may_set_another_limit(add_once):
+    with interpreting(math.inf):
+        assert is_interpreting()
+        assert add_once(np.zeros(9000), SMALL[1])
+    assert not is_interpreting()
+
+
 def test_large_arguments_are_compiled_for(add_once):
     with interpreting():
         assert add_once(np.zeros(900), (np.zeros(90),))
@@ -113,7 +132,7 @@ def test_large_arguments_are_compiled_for(add_once):
 
 def test_a_kernel_is_compiled_when_it_has_taken_as_long_as_compiling(add_once, monkeypatch):
     clock = iter([0.0, 0.7, 1.0, 1.4])
-    monkeypatch.setattr(_interpreted.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(_interpreted.time, "thread_time", lambda: next(clock))
     with interpreting():
         assert [add_once(*SMALL) for _ in range(3)] == [True, True, False]
 

@@ -273,7 +273,7 @@ def _announce() -> None:
             "PROJECTOR_CACHE_DIR names another folder ..."
         )
     else:
-        say("compiling kernels for this machine, once; this takes 15 to 45 seconds ...")
+        say("compiling kernels for this machine, once; this takes 15 to 95 s of processor time ...")
 
 
 @contextmanager
@@ -294,9 +294,10 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
         yield
         return
     from projector.compiling.helpers import helpers_of_a_step
+    from projector.kernels._interpreted import interpreting
 
     begin = time.perf_counter()
-    with helpers_of_a_step():
+    with helpers_of_a_step(), interpreting():
         yield
     seconds = time.perf_counter() - begin
     new = _cache.kernel_files() - files

@@ -4,21 +4,44 @@ The first search or sweep on a machine has some for the kernels of a step.
 """
 
 import gc
+import math
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 
 import numpy as np
 
 from projector.kernels._cache import cache_is_writable
-from projector.kernels._interpreted import interpret_what_others_compile
+from projector.kernels._interpreted import (
+    Wanted,
+    interpret_what_others_compile,
+    interpreting,
+    wanted_kernels,
+)
 
 GC_THRESHOLD = 200_000
 """New objects between two garbage collections: compiling makes many that stay."""
+
+MOST_HELPERS = 4
+
+NEEDED_FIRST = (
+    "number_distinct",
+    "replay_lanes",
+    "end_steps",
+    "replay_batch",
+    "compile_line",
+    "replay_forks",
+    "time_stages",
+)
+"""Kernels that take long as Python where jobs are many: their work grows with the jobs, that of
+others with the shapes of operations that the jobs share."""
+
+_NICE = 10
+"""Niceness of a helper afterwards, as sweeps do without the others for long."""
 
 
 def possible_helpers() -> int:
@@ -90,45 +113,41 @@ _JOB = {
 """A small one, with experts and a pipeline."""
 
 
-def _collectives() -> None:
-    from projector.single.collective import collective_time
-
-    collective_time("all_reduce", 1e6, 8, device="mi300x")
-
-
-def _attention() -> None:
-    from projector.single.attention import attention_time
-
-    attention_time(1, 16, 2048, head_dim=128, device="mi300x")
-
-
-def _replays() -> None:
-    from projector.schedule.registry import build
-    from projector.schedule.replay.order_times import peak_in_flight, replay_batch
-
-    order = build("1f1b", pp=2, vpp=1, microbatches=4)
-    replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int))
-    peak_in_flight(order)
+_AXES = {"training.global_batch_size": [32 * batch for batch in range(1, 33)]}
+"""Enough jobs, with short orders and long ones, that all replays are reached."""
 
 
 def _steps() -> None:
-    from projector.projection.api import project_jobs
+    from projector.schedule.registry import build
+    from projector.schedule.replay.order_times import replay_batch
+    from projector.sweeps.engine import sweep
 
-    project_jobs([_JOB])
+    with interpreting(math.inf):
+        sweep({"base": _JOB, "axes": _AXES}, workers=1)
+        # Of one order with many times.
+        order = build("1f1b", pp=2, vpp=1, microbatches=4)
+        replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int), "lanes")
+    kernels = wanted_kernels()
+    for name in NEEDED_FIRST:
+        _compile(each for each in kernels if each.name == name)
+    if sys.platform != "win32":
+        os.nice(_NICE)
+    _compile(kernels)
 
 
-PARTS = {"attention": _attention, "collectives": _collectives, "replays": _replays, "steps": _steps}
-"""What a step needs, and nothing that it does not need; the dearest kernels after the GEMMs first.
+def _compile(kernels: Iterable[Wanted]) -> None:
+    for module, name, signature in kernels:
+        getattr(import_module(module), name).compile(signature)
 
-The last one has the other kernels of a step, of which it compiles what is still free.
-"""
+
+PARTS = {"steps": _steps}
+"""What a step needs, and nothing that it does not need."""
 
 
 @contextmanager
 def helpers_of_a_step() -> Iterator[None]:
-    """Let up to one process for each of `PARTS` compile, each beginning with another part."""
-    names = [*PARTS]
+    """Let up to `MOST_HELPERS` processes compile the kernels of a step, each what is still free."""
     with ExitStack() as started:
-        for first in range(min(possible_helpers(), len(names))):
-            started.enter_context(helper(__name__, names[first:] + names[:first]))
+        for _ in range(min(possible_helpers(), MOST_HELPERS)):
+            started.enter_context(helper(__name__, [*PARTS]))
         yield

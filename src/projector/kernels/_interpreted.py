@@ -1,6 +1,8 @@
-"""Kernels that run as Python while they are not compiled, for who projects a job or a few.
+"""Kernels that run as Python while they are not compiled.
 
-To compile the kernels of a step takes fifteen seconds, to run them once as Python half a second.
+To compile the kernels of a step takes 15 to 30 s of processor time, to run them once as Python half
+a second, and most of them for the first 180,000 rows of a sweep 5 s: jobs share operations and
+orders.
 So a kernel is rented before it is bought: it runs as Python until this has taken as long as
 compiling it, and no longer. What was run so is known afterwards, for others to compile.
 """
@@ -18,8 +20,8 @@ import numpy as np
 from numba.extending import is_jitted
 
 LIMIT_S = 2.0
-"""Seconds that a kernel may run as Python in all; to compile one that reaches them takes 1 to
-10 s."""
+"""Seconds of processor time that a kernel may run as Python in all; to compile one takes up to 3 s,
+and numba 1 s to begin with."""
 
 MOST_US = 2.0
 """About what an element of the arguments takes as Python, of a kernel that passes over them."""
@@ -48,18 +50,26 @@ def interpret_what_others_compile() -> None:
     Waiting.waits = False
 
 
-_is_on: ContextVar[bool] = ContextVar("interpreting", default=False)
+_limit_s: ContextVar[float | None] = ContextVar("interpreting", default=None)
 _wanted: list[Wanted] = []
 
 
 @contextmanager
-def interpreting() -> Iterator[None]:
-    """Run kernels in the block as Python where compiling them would take longer."""
-    before = _is_on.set(True)
+def interpreting(limit_s: float | None = None) -> Iterator[None]:
+    """Run kernels in the block as Python where compiling them would take longer.
+
+    Each runs ``limit_s`` seconds of processor time in all, `LIMIT_S` when left out.
+    """
+    before = _limit_s.set(LIMIT_S if limit_s is None else limit_s)
     try:
         yield
     finally:
-        _is_on.reset(before)
+        _limit_s.reset(before)
+
+
+def is_interpreting() -> bool:
+    """Whether kernels that are not compiled run as Python here."""
+    return _limit_s.get() is not None
 
 
 def wanted_kernels() -> tuple[Wanted, ...]:
@@ -91,28 +101,27 @@ class Interpreted:
         is_kept : callable. Whether this form is on disk.
         compiled : callable. Compiles it, for arguments with which Python would take too long.
         """
-        if not _is_on.get():
+        # Another process may have compiled it since the last call.
+        if (limit_s := _limit_s.get()) is None or is_kept():
             return None
         if signature not in self._missing:
-            if is_kept():
-                return None
             self._missing.add(signature)
             function = self._function
             _wanted.append(Wanted(function.__module__, function.__qualname__, signature))
-        return partial(self._call, compiled)
+        return partial(self._call, limit_s, compiled)
 
     @cached_property
     def _plain(self) -> Callable[..., Any]:
         return _plain(self._function)
 
-    def _call(self, compiled: Callable[[], Any], *values: Any) -> Any:
-        if self._spent_s + _elements(values) * self._python_us * 1e-6 > LIMIT_S:
+    def _call(self, limit_s: float, compiled: Callable[[], Any], *values: Any) -> Any:
+        if self._spent_s + _elements(values) * self._python_us * 1e-6 > limit_s:
             return compiled()(*values)
-        begin = time.perf_counter()
+        begin = time.thread_time()
         # Compiled code divides by zero and overflows without a word.
         with np.errstate(all="ignore"):
             result = self._plain(*values)
-        self._spent_s += time.perf_counter() - begin
+        self._spent_s += time.thread_time() - begin
         return result
 
 

@@ -316,7 +316,7 @@ def _begin_lanes(forks: Forks, begin: int, runs: _Runs, waiting: _Waiting) -> in
     return int(longest)
 
 
-@kernel(python_us=30.0)
+@kernel(python_us=1.0)
 def replay_forks(program: PeriodicProgram, times: OperationTimes, forks: Forks, ends: Ends) -> int:
     """Run orders of several lengths with the durations of each configuration.
 

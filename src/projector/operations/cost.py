@@ -175,13 +175,13 @@ def time_rows(table: ops.OperationTable, workloads: Workloads) -> tuple[Floats, 
             table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
             fabric[rows], workloads.fabrics, table.span[rows],
         )  # fmt: skip
-        rows = np.flatnonzero(table.kind == ops.EXCHANGE)
-        time_s[rows] = moe_exchange_time_column(
-            table.operation[rows], table.tokens[rows], table.token_bytes[rows],
-            table.ranks_reached[rows], table.domains_reached[rows], table.ranks[rows],
-            table.local[rows], table.units[rows] / UNITS_OF_CHANNEL, fabric[rows],
-            workloads.fabrics, workloads.exchanges, table.span[rows],
-        )  # fmt: skip
+        if len(rows := np.flatnonzero(table.kind == ops.EXCHANGE)):
+            time_s[rows] = moe_exchange_time_column(
+                table.operation[rows], table.tokens[rows], table.token_bytes[rows],
+                table.ranks_reached[rows], table.domains_reached[rows], table.ranks[rows],
+                table.local[rows], table.units[rows] / UNITS_OF_CHANNEL, fabric[rows],
+                workloads.fabrics, workloads.exchanges, table.span[rows],
+            )  # fmt: skip
         if workloads.exchanges["exchange_wait_s"].any():
             # Exchanges beyond the domain wait: all-to-alls and fused ones alike.
             rows = np.flatnonzero((table.category == ops.EP_COMM) & (table.ranks > table.local))

@@ -110,6 +110,7 @@ def project_side_by_side(
     are there; without, parts carry them. An early end kills the others and removes what nobody
     took.
     """
+    from projector.kernels._interpreted import is_interpreting
     from projector.sweeps.rows import Sweeper
     from projector.sweeps.store import read_draft, remove_drafts
 
@@ -117,8 +118,8 @@ def project_side_by_side(
     line: deque[tuple[int, Part | Future[_Answer]]] = deque()
     own = Sweeper(space, axes, chunk_points, drafts)
     pace = _Pace(is_long=is_long)
-    if is_long and workers > 1 < left and _can_copy():
-        own.learn()
+    # Where kernels are not compiled yet, the first rows go before: they need few of them.
+    alone = left - is_interpreting()
     others: _Others | None = None
     with ExitStack() as stack:
         stack.enter_context(keeping_memory())
@@ -129,7 +130,9 @@ def project_side_by_side(
             # When nobody writes any more. What was taken has another name by then.
             stack.callback(remove_drafts, drafts)
         while left or line:
-            if others is None and workers > 1 < left and pace.is_slow(left):
+            if others is None and workers > 1 < left <= alone and pace.is_slow(left):
+                if is_long and _can_copy():
+                    own.learn()
                 task = space, dict(axes), chunk_points
                 others = stack.enter_context(_Others.at_work(workers - 1, task, drafts, own))
             while left and others is not None and others.want_more():

@@ -52,7 +52,7 @@ def _legal(extents: Ints, window: int, d: int, code: int, devices_D: Records) ->
     )
 
 
-@kernel(python_us=500.0)
+@kernel(python_us=100.0)
 def attention_times(
     extent_A7: Ints,
     causal_A: Ints,
@@ -115,7 +115,7 @@ def attention_times(
     return status
 
 
-@kernel(python_us=500.0)
+@kernel(python_us=100.0)
 def attention_terms(
     extent_A7: Ints,
     causal_A: Ints,

@@ -62,7 +62,7 @@ def count_splits(device: np.void, k: float) -> int:
     return splits
 
 
-@kernel(python_us=600.0)
+@kernel(python_us=200.0)
 def gemm_times(
     extent_G4: Ints,
     dtype_G: Ints,
