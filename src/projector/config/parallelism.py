@@ -209,3 +209,11 @@ class ParallelismConfig(Config):
     def sharding_stage(self) -> int:
         """ZeRO stage in effect; FSDP is stage 3."""
         return 3 if self.fsdp else self.zero_stage
+
+
+def divisors(number: int, limit: int = 1 << 20) -> list[int]:
+    """Return the divisors of ``number`` up to ``limit``, ascending."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return [
+        value for value in sorted({*small, *(number // value for value in small)}) if value <= limit
+    ]
