@@ -18,12 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from projector.distribution import install_command
+from projector.distribution import install_command, installed_version
 from projector.errors import MeasurementError
 from projector.measure import guard
 from projector.measure.task import (
@@ -194,13 +193,10 @@ def check_torch() -> None:
     if find_spec("torch") is None:
         msg = f"measuring needs torch, which is not installed: {INSTALL}"
         raise MeasurementError(msg, key="torch", allowed=INSTALL)
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        # Built from source, or something else of that name; importing it will tell.
-        return
+    version = installed_version("torch")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if numbers < LEAST_TORCH:
+    # Without one it is built from source, or something else of that name; importing it will tell.
+    if version and numbers < LEAST_TORCH:
         least = ".".join(map(str, LEAST_TORCH))
         msg = f"measuring needs torch {least} or newer, and {version} is installed: {INSTALL}"
         raise MeasurementError(msg, key="torch", value=version, allowed=f"{least} or newer")
