@@ -310,18 +310,17 @@ def _clock_table(benchmark: Benchmark) -> RenderableType:
 
 
 def _in(value: float | None, unit: float) -> str:
-    return "" if value is None else _significant(value / unit)
+    """Write a number in a unit in about four digits; nothing where it is not known."""
+    if value is None:
+        return ""
+    number = value / unit
+    if number >= 100.0:
+        return f"{number:,.1f}" if number < 10_000.0 else f"{number:,.0f}"
+    return f"{number:.2f}" if number >= 10.0 else f"{number:.3f}"
 
 
 def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
-
-
-def _significant(value: float) -> str:
-    """Write a number in about four digits."""
-    if value >= 100.0:
-        return f"{value:,.1f}" if value < 10_000.0 else f"{value:,.0f}"
-    return f"{value:.2f}" if value >= 10.0 else f"{value:.3f}"
 
 
 def _bytes(value: float) -> str:

@@ -88,7 +88,9 @@ def breakdown(
             raise ConfigError(msg, key="by", value=name, allowed=list(GRANULARITIES))
     times = kernel_times(activities) if times is None else times
     rows = np.flatnonzero(in_iterations(activities) if where is None else where)
-    parts = group(*(_column(activities, name)[rows] for name in by), np.zeros(len(rows), np.int64))
+    columns = (getattr(activities, _COLUMNS.get(name, name))[rows] for name in by)
+    plain = (np.asarray(column, np.int64) for column in columns)
+    parts = group(*plain, np.zeros(len(rows), np.int64))
     sample = group(*(getattr(activities, n)[rows] for n in ("rank", "device", "iteration")))
     both = group(parts.of, sample.of)
     measured = {
@@ -124,10 +126,6 @@ def breakdown(
         )
         for p in np.argsort(-total, kind="stable").tolist()
     ]
-
-
-def _column(activities: Activities, name: str) -> Ints:
-    return np.asarray(getattr(activities, _COLUMNS.get(name, name)), np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
