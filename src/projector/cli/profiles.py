@@ -154,7 +154,8 @@ def probe(
     A CPU gets a whole profile. The profile of a GPU extends the shipped one and holds what differs.
     Commands take the file in place of a device's name, as cluster.device or --gpu-arch.
 
-    It takes a few minutes. Leave the machine alone meanwhile: a busy one is measured as busy.
+    It takes about a minute on a CPU. Leave the machine alone meanwhile: a busy one is measured as
+    busy.
     """
     if out is None:
         refuse_idle("force", needs="--out FILE.yaml")
