@@ -103,5 +103,24 @@ def test_a_device_or_a_pipe_is_not_replaced(tmp_path, capsys):
     assert pipe.is_fifo()
 
 
+def test_a_stream_is_not_replaced(tmp_path, capsys):
+    """``/dev/stdout`` is a link, and one for all who are on the machine."""
+    stream = tmp_path / "stdout"
+    stream.symlink_to("/proc/self/fd/1")
+    with (tmp_path / "kept").open("w") as kept:
+        before = os.dup(1)
+        os.dup2(kept.fileno(), 1)
+        try:
+            code = run(["gemm", "64", "64", "64", "--quiet", "--out", str(stream)])
+            with pytest.raises(pj.ProjectorError, match="is a stream"):
+                Made({"a": 1}).to_csv(stream)
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+    assert code == 2
+    assert "is a stream, not a file" in capsys.readouterr().err
+    assert stream.is_symlink()
+
+
 def test_records_are_the_rows_of_the_table(result):
     assert len(result.records) == result.to_arrow().num_rows > 0

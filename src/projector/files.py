@@ -37,7 +37,7 @@ def check_place(path: str | Path, *, key: str) -> None:
         raise not_written(target, error.strerror or str(error), key=key) from None
     if is_folder:
         raise not_written(target, "it is a folder", key=key)
-    refuse_special(target, key=key)  # a file would take the place of a device
+    _refuse_unreplaceable(target, key=key)
     if not target.parent.is_dir():
         raise not_written(target, f"there is no folder {target.parent}", key=key)
 
@@ -116,6 +116,18 @@ def refuse_special(path: str | Path, *, key: str) -> None:
         raise ConfigError(f"{path} {why}", key=key, value=str(path), allowed="a file")
 
 
+def _refuse_unreplaceable(target: Path, *, key: str) -> None:
+    """Refuse a device, a pipe or ``/dev/stdout``: a file would take its place, for everybody."""
+    refuse_special(target, key=key)
+    try:
+        led_to = target.readlink()
+    except (OSError, ValueError):
+        return
+    if led_to.is_relative_to("/proc"):
+        msg = f"{target} is a stream, not a file"
+        raise ConfigError(msg, key=key, value=str(target), allowed="a file")
+
+
 def _some(stream: FileIO, most_bytes: int, *, is_pipe: bool) -> bytes:
     """Return what is left of a file, at most so many bytes."""
     parts, size = [], 0
@@ -156,7 +168,7 @@ def write_whole(target: Path, content: bytes, *, key: str) -> None:
 @contextmanager
 def written_whole(target: Path, *, key: str) -> Iterator[BinaryIO]:
     """Open a file beside its place, and rename it once it is written without an error."""
-    refuse_special(target, key=key)
+    _refuse_unreplaceable(target, key=key)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:

@@ -192,8 +192,17 @@ def test_two_chunks_of_one_rank_send_no_message():
     assert sorted(stages) == [(0, 1), (1, 0), (2, 3), (3, 2)]
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zerobubble", "dualpipe", "zbv-formatted"])
-def test_a_timeline_that_is_too_long_is_refused(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("1f1b", 15),
+        ("interleaved", 12),
+        ("zerobubble", 15),
+        ("dualpipe", 14),
+        ("zbv-formatted", 15),
+    ],
+)
+def test_a_timeline_that_is_too_long_is_refused(name, most, monkeypatch, tmp_path):
     run = pipeline_run(
         name, 4, 2 if name in ("interleaved", "zbv-formatted") else 1, 16, 1.0, 1.0, 1.0
     )
@@ -201,8 +210,18 @@ def test_a_timeline_that_is_too_long_is_refused(name, monkeypatch, tmp_path):
     monkeypatch.setattr(traces, "MOST_OPERATIONS", operations)
     write_timeline(run, tmp_path / "whole.json")
     monkeypatch.setattr(traces, "MOST_OPERATIONS", operations - 1)
-    with pytest.raises(ConfigError, match=f"have {operations:,} operations.* give 15 .* or fewer"):
+    with pytest.raises(
+        ConfigError, match=f"have {operations:,} operations.* give {most} .* or fewer"
+    ):
         write_timeline(run, tmp_path / "long.json")
+    shorter = pipeline_run(run.schedule, 4, run.chosen.setting.vpp, most, 1.0, 1.0, 1.0)
+    write_timeline(shorter, tmp_path / "shorter.json")
+
+
+def test_a_timeline_that_no_fewer_microbatches_shorten_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(traces, "MOST_OPERATIONS", 50)
+    with pytest.raises(ConfigError, match="50 at most; give fewer ranks or smaller groups"):
+        write_timeline(pipeline_run("dualpipe", 4, 1, 8, 1.0, 1.0, 1.0), tmp_path / "long.json")
 
 
 def test_a_long_timeline_lists_nothing(monkeypatch, tmp_path):

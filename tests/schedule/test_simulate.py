@@ -372,6 +372,12 @@ def test_what_has_to_be_listed_has_a_limit(arguments, match, most):
     assert registry.check(name, pp, vpp, most, *group).microbatches == most
 
 
+def test_what_has_to_be_listed_may_run_no_fewer_microbatches():
+    with pytest.raises(ScheduleError, match="have 12,582,912, and it runs no fewer") as error:
+        registry.check("interleaved", 256, 64, 256)
+    assert error.value.allowed == "fewer ranks or chunks"
+
+
 def test_a_group_that_no_list_holds_names_the_longest_that_some_list_does():
     words = r"groups of 700,000 is shorter; give .* or fewer"
     with pytest.raises(ScheduleError, match=words) as of:

@@ -5,6 +5,7 @@ import gc
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from projector import project_memory, project_performance
@@ -14,6 +15,7 @@ from projector.projection import evaluate as evaluation
 from projector.projection.results import RESULTS, Results
 from projector.schedule import registry
 from projector.sweeps.engine import sweep
+from projector.sweeps.result import codes
 from projector.sweeps.rows import Projector, reason_of
 from projector.sweeps.table import axis_kinds, cell
 from sweeps.grid import AXES, every, excluded, grid
@@ -245,3 +247,10 @@ def test_a_number_beyond_the_models_costs_only_its_point():
 
 def test_axes_of_the_default_grid_are_legal_fields():
     assert set(AXES) == set(grid().fields)
+
+
+def test_missing_texts_have_a_code_however_they_are_stored():
+    texts = ["fits", None, "at_risk", "fits"]
+    for column in (pa.array(texts), pa.array(texts).dictionary_encode()):
+        numbers, names = codes(pa.table({"verdict": column}), "verdict")
+        assert [names[number] for number in numbers] == texts

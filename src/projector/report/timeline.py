@@ -18,7 +18,7 @@ from projector.distribution import package_version
 from projector.errors import ConfigError
 from projector.files import check_place, written_whole
 from projector.schedule.order import BACKWARD, FORWARD
-from projector.schedule.registry import placement
+from projector.schedule.registry import most_runnable, placement
 from projector.schedule.replay.run import PipelineRun
 
 KEY = "timeline"
@@ -54,13 +54,14 @@ def _check_size(run: PipelineRun) -> None:
     each = pp * chunks * (3 if placement(*setting[:3]).splits_backward else 2)
     count = each * run.chosen.microbatches
     if count > MOST_OPERATIONS:
-        most = setting.microbatches * MOST_OPERATIONS // count
+        most = most_runnable(setting, setting.microbatches * MOST_OPERATIONS // count)
+        fewer = f"{most:,} microbatches or fewer" if most else "fewer ranks or smaller groups"
         msg = (
             f"{KEY}: {setting.microbatches:,} microbatches on {pp} ranks with {setting.vpp} chunks "
             f"have {count:,} operations, of which a file takes {MOST_OPERATIONS:,} at most; give "
-            f"{most:,} microbatches or fewer"
+            f"{fewer}"
         )
-        raise ConfigError(msg, key="microbatches", value=setting.microbatches, allowed=f"..{most}")
+        raise ConfigError(msg, key="microbatches", value=setting.microbatches, allowed=fewer)
 
 
 def write_text(target: Path, text: Iterable[str]) -> None:

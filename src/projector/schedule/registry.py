@@ -3,6 +3,7 @@
 import difflib
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -258,12 +259,24 @@ def check(
             most //= 7 + orders.Series.MIN_PERIODS
             msg += f", and no period of groups of {group[0]:,} is shorter; give {most:,} or fewer"
             raise ScheduleError(msg, key="group_size", value=group[0], allowed=f"{pp}..{most}")
-        left = most % (group[0] if group else pp)
-        # What is left for the last group must be at least pp.
-        most -= left if left < most and (not group or left < pp) else 0
-        msg += f"; {most:,} microbatches show the same"
-        raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=most)
+        most = most_runnable(setting, most if group else most - most % pp or most)
+        msg += f"; {most:,} microbatches show the same" if most else ", and it runs no fewer"
+        allowed = most or "fewer ranks or chunks"
+        raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=allowed)
     return setting
+
+
+def most_runnable(setting: Setting, most: int) -> int:
+    """Return the most microbatches, up to ``most``, that a schedule can run; 0 where it has none.
+
+    All else in the setting must be right: then no more than ``pp`` numbers are refused in turn.
+    """
+    name, pp, vpp, _, *group = setting
+    for count in range(most, max(0, most - pp), -1):
+        with suppress(ScheduleError):
+            SCHEDULES[name].check(pp, vpp, count, *filter(None, group))
+            return count
+    return 0
 
 
 def check_sizes(pp: int, vpp: int, microbatches: int) -> None:

@@ -406,7 +406,9 @@ def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:
     import pyarrow as pa
 
     column = table.column(name).combine_chunks()
-    if column.null_count or not pa.types.is_dictionary(column.type):
+    if column.null_count and pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode("encode")
     return np.from_dlpack(column.indices).astype(np.int64), column.dictionary.to_pylist()
 
