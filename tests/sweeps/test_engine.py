@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,8 @@ import pytest
 import projector as pj
 from projector.config.space import Space
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
-from projector.sweeps import engine, result, workers
+from projector.kernels import _interpreted
+from projector.sweeps import engine, result, rows, workers
 from projector.sweeps.engine import estimate, sweep
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
@@ -157,6 +159,25 @@ def test_an_estimate_looks_at_a_sample():
     assert (found.points, found.sampled, found.legal) == (216, 216, 153)
     assert 0.0 < found.seconds < 60.0
     assert sum(found.infeasible.values()) == 63
+
+
+def test_an_estimate_counts_neither_compiling_nor_kernels_as_python(monkeypatch):
+    clock, seen, limits = [0.0], set(), set()
+
+    class Projector(rows.Projector):
+        def project(self, points, **options):
+            limits.add(_interpreted._limit_s.get())
+            clock[0] += 1e-6 if len(points) in seen else 100.0
+            seen.add(len(points))
+            return super().project(points, **options)
+
+    monkeypatch.setattr(engine, "Projector", Projector)
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    with _interpreted.interpreting():
+        found = estimate(grid(), workers=1)
+    assert found.sampled == 216
+    assert found.seconds < 1e-3
+    assert limits == {0.0}
 
 
 def test_an_endless_space_is_refused(tmp_path, monkeypatch):

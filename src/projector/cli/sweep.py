@@ -128,7 +128,8 @@ def _dry_run(
     from projector.report.sweep import estimate_report
     from projector.sweeps.engine import estimate
 
-    estimated = estimate(space, workers, engine=engine, scheduler=scheduler)
+    with output.compiling_steps(quiet=printer.quiet):
+        estimated = estimate(space, workers, engine=engine, scheduler=scheduler)
     shown = {**estimated.to_dict(), "fields": list(space.fields)}
     printer.show(shown, lambda _: [estimate_report(estimated, space.fields)])
     return output.SUCCESS

@@ -354,7 +354,7 @@ def _failure(
     if broken is not None:
         return broken
     doing = f" while it measured {ended.now}" if ended.now else ""
-    msg = f"{who} {_how(code)}{doing}"
+    msg = f"{who} {_how(code)}{doing}".rstrip(",")
     if lines:
         tail = "\n  ".join(lines[-SHOWN_LINES:])
         msg = f"{msg}; its last words:\n  {tail}"

@@ -18,6 +18,7 @@ from projector.errors import (
     UnsupportedError,
     check_working_folder,
 )
+from projector.kernels._interpreted import interpreting, is_interpreting
 from projector.sweeps import table
 from projector.sweeps.journal import Totals
 from projector.sweeps.places import check_answer, folder_of, in_store, is_shared
@@ -316,25 +317,29 @@ def _estimate(space: Space, workers: int, most: int, *, enough_days: float = 0.0
     """Project a sample; look no closer where it already shows less than ``enough_days``."""
     projector = Projector(space, table.axis_kinds(space))
     points = np.array(table.sample(space, most), np.int64)
-    # The first point takes longer: it loads and compiles.
-    projector.project(points[:1], best=False)
-    for sampled in sorted({*(size for size in _SAMPLES if size < len(points)), len(points)}):
-        begun = time.perf_counter()
-        batch = projector.project(points[:sampled], best=False)
-        seconds = time.perf_counter() - begun
-        if seconds > _LONG_S:
-            break
-    point_s = seconds / max(1, sampled)
-    chunk = min(chunk_points(space), space.size)
-    crew = min(workers, -(-space.size // chunk))
-    is_close = point_s * space.size / crew >= enough_days * DAY
-    if is_close and seconds < _QUICK_S and chunk > sampled == len(points):
-        middle = np.arange(chunk) + (space.size - chunk) // 2
-        # Again: what the chunk taught serves most others.
-        for _ in range(2):
-            begun = time.perf_counter()
-            projector.project(middle)
-            point_s = (time.perf_counter() - begun) / chunk
+    # Where kernels are not compiled yet, each sample compiles some; the second time it tells.
+    times = 1 + is_interpreting()
+    with interpreting(0.0):
+        # The first point takes longer: it loads and compiles.
+        projector.project(points[:1], best=False)
+        for sampled in sorted({*(size for size in _SAMPLES if size < len(points)), len(points)}):
+            for _ in range(times):
+                begun = time.perf_counter()
+                batch = projector.project(points[:sampled], best=False)
+                seconds = time.perf_counter() - begun
+            if seconds > _LONG_S:
+                break
+        point_s = seconds / max(1, sampled)
+        chunk = min(chunk_points(space), space.size)
+        crew = min(workers, -(-space.size // chunk))
+        is_close = point_s * space.size / crew >= enough_days * DAY
+        if is_close and seconds < _QUICK_S and chunk > sampled == len(points):
+            middle = np.arange(chunk) + (space.size - chunk) // 2
+            # Again: what the chunk taught serves most others.
+            for _ in range(2):
+                begun = time.perf_counter()
+                projector.project(middle)
+                point_s = (time.perf_counter() - begun) / chunk
     return Estimate(
         points=space.size,
         sampled=sampled,
