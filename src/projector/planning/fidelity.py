@@ -18,18 +18,10 @@ from projector.projection import api
 from projector.projection.bands import FITS
 from projector.projection.known import KnownPipelines
 from projector.projection.performance import PerformanceProjection
+from projector.searches import ranking
 from projector.searches.candidates import KnownSections, candidates
 from projector.searches.exploration import explore
 from projector.searches.limits import PLACED, Limits, Watch
-from projector.searches.ranking import (
-    TIME,
-    Configuration,
-    Evaluated,
-    Goal,
-    fitting,
-    pair_noise,
-    ranked,
-)
 from projector.units import TERA
 
 SHARDED: dict[str, Any] = {
@@ -85,9 +77,9 @@ class Tiles:
         base = load_job(_tiled(job), {"cluster.nodes": nodes, **dict.fromkeys(PLACED)})
         self._pipelines.make_room()
         proposed = candidates(base, self._limits, self._sections)
-        goal = Goal(self._limits, TIME, 1)
+        goal = ranking.Goal(self._limits, ranking.TIME, 1)
         found = explore(proposed, goal, Watch(), known=self._pipelines)
-        layouts = _worth_showing(ranked(found.configurations, self._limits))
+        layouts = _worth_showing(ranking.ranked(found.configurations, self._limits))
         steps = api.project_jobs([load_job(base, each.overrides) for each in layouts])
         return len(found.configurations), [
             _tiled_choice(each, step) for each, step in zip(layouts, steps, strict=True)
@@ -105,7 +97,7 @@ def _tiled(job: AnyJob) -> Job:
     return job
 
 
-def _tiled_choice(layout: Configuration, step: PerformanceProjection) -> Choice:
+def _tiled_choice(layout: ranking.Configuration, step: PerformanceProjection) -> Choice:
     memory = step.memory
     assert step.run is not None
     return _choice(
@@ -128,16 +120,16 @@ def _choice(step: PerformanceProjection | results.FirstOrderPerformance, **furth
     return Choice(**{name: getattr(step, name) for name in _OF_A_STEP.split()}, **further)
 
 
-def _worth_showing(best_first: Evaluated) -> list[Configuration]:
+def _worth_showing(best_first: ranking.Evaluated) -> list[ranking.Configuration]:
     """Return the fastest layout that fits, before it one at risk that is faster beyond noise."""
     first = best_first[:1]
-    fastest = fitting(best_first)[:1]
+    fastest = ranking.fitting(best_first)[:1]
     if not fastest or first[0].verdict == FITS:
         return first
     given = fastest[0].overrides
     fields = [key for key, value in first[0].overrides.items() if given[key] != value]
     gain = fastest[0].iteration_time_s / first[0].iteration_time_s - 1.0
-    return first + fastest if gain > pair_noise(fields) else fastest
+    return first + fastest if gain > ranking.pair_noise(fields) else fastest
 
 
 class FirstOrder:

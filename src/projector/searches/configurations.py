@@ -10,29 +10,10 @@ from projector.config.load import load_job
 from projector.config.space import flat_fields
 from projector.projection.api import project_jobs
 from projector.schedule import registry
+from projector.searches import limits as bounds
+from projector.searches import ranking
 from projector.searches.candidates import candidates
 from projector.searches.exploration import explore
-from projector.searches.limits import (
-    MICRO_BATCHES,
-    OUT_OF_TIME,
-    PLACED,
-    RECOMPUTE,
-    Limits,
-    Progress,
-    Watch,
-    check_seconds,
-    check_top,
-)
-from projector.searches.ranking import (
-    TIME,
-    Evaluated,
-    Goal,
-    check_objective,
-    fitting,
-    front,
-    ranked,
-    roomy,
-)
 from projector.searches.result import SearchResult, closest, least_nodes
 
 
@@ -41,11 +22,11 @@ def search(
     *,
     nodes: int | None = None,
     top: int = 20,
-    limits: Limits | None = None,
+    limits: bounds.Limits | None = None,
     allow_risk: bool = False,
-    objective: str = TIME,
+    objective: str = ranking.TIME,
     most_seconds: float | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[bounds.Progress], None] | None = None,
     keep_interrupted: bool = False,
 ) -> SearchResult:
     """Evaluate every legal configuration of a job and rank them.
@@ -78,45 +59,49 @@ def search(
     Raises:
         ConfigError: If the job cannot be read, or an argument is out of range.
     """
-    watch = Watch(check_seconds(most_seconds), progress)
-    check_top(top)
-    limits = limits or Limits()
+    watch = bounds.Watch(bounds.check_seconds(most_seconds), progress)
+    bounds.check_top(top)
+    limits = limits or bounds.Limits()
     if allow_risk:
         limits = replace(limits, allow_risk=True)
     limits.check()
     cleared: dict[str, Any] = {} if nodes is None else {"cluster.nodes": nodes}
     base = load_job(job, cleared)
     stated = flat_fields(base)
-    cleared |= {name: None for name in PLACED if stated.get(name) is not None}
-    base = load_job(base, dict.fromkeys(PLACED))
-    check_objective(base, objective)
+    cleared |= {name: None for name in bounds.PLACED if stated.get(name) is not None}
+    base = load_job(base, dict.fromkeys(bounds.PLACED))
+    ranking.check_objective(base, objective)
     check_model(base, limits.formats)
     if "training.schedule" in limits.fixed:
         registry.resolve(base.training.schedule)
-    result = _search(base, Goal(limits, objective, top), watch, keep_interrupted=keep_interrupted)
+    result = _search(
+        base, ranking.Goal(limits, objective, top), watch, keep_interrupted=keep_interrupted
+    )
     return replace(result, cleared=cleared, seconds=watch.seconds)
 
 
-def _search(base: Job, goal: Goal, watch: Watch, *, keep_interrupted: bool) -> SearchResult:
+def _search(
+    base: Job, goal: ranking.Goal, watch: bounds.Watch, *, keep_interrupted: bool
+) -> SearchResult:
     """Evaluate and rank the layouts of a job that states none; ``seconds`` are left open."""
     limits, told = goal.limits, watch.quiet()
     explored = explore(candidates(base, limits), goal, watch, keep_interrupted=keep_interrupted)
     evaluated, stopped = explored.configurations, explored.stopped
-    enough = roomy(evaluated, limits)
-    best_first = tuple(ranked(evaluated, limits))
+    enough = ranking.roomy(evaluated, limits)
+    best_first = tuple(ranking.ranked(evaluated, limits))
     best = project_jobs([load_job(base, each.overrides) for each in best_first[: goal.top]])
     least = None
     if not best_first and not stopped:
         least = least_nodes(base, lambda job: find_fitting(job, limits, told))
-        stopped = OUT_OF_TIME if told.is_over else ""
+        stopped = bounds.OUT_OF_TIME if told.is_over else ""
     return SearchResult(
         job=base,
         limits=limits,
         best=tuple(best),
-        pareto=tuple(front(best_first)),
+        pareto=tuple(ranking.front(best_first)),
         configurations=best_first,
         evaluated=len(evaluated),
-        at_risk=len(enough) - len(fitting(enough)),
+        at_risk=len(enough) - len(ranking.fitting(enough)),
         too_large=len(evaluated) - len(enough),
         illegal=dict(sorted(explored.illegal.items())),
         seconds=0.0,
@@ -132,7 +117,9 @@ def _search(base: Job, goal: Goal, watch: Watch, *, keep_interrupted: bool) -> S
     )
 
 
-def find_fitting(job: Job, limits: Limits, watch: Watch | None = None) -> Evaluated:
+def find_fitting(
+    job: Job, limits: bounds.Limits, watch: bounds.Watch | None = None
+) -> ranking.Evaluated:
     """Rank by speed those layouts of a job within limits that need little memory.
 
     They have the smallest micro-batch and the most recomputation that the limits allow. Where the
@@ -141,15 +128,15 @@ def find_fitting(job: Job, limits: Limits, watch: Watch | None = None) -> Evalua
     small = replace(
         limits,
         micro_batch_sizes=(min(limits.micro_batch_sizes),),
-        recompute=(max(limits.recompute, key=RECOMPUTE.index),),
+        recompute=(max(limits.recompute, key=bounds.RECOMPUTE.index),),
     )
-    return _fastest(job, small, watch or Watch())
+    return _fastest(job, small, watch or bounds.Watch())
 
 
-def _fastest(job: Job, limits: Limits, watch: Watch) -> Evaluated:
+def _fastest(job: Job, limits: bounds.Limits, watch: bounds.Watch) -> ranking.Evaluated:
     """Rank the layouts of a job by speed; of planned orders, only what may be the first."""
-    explored = explore(candidates(job, limits), Goal(limits, TIME, 1), watch)
-    return ranked(explored.configurations, limits)
+    explored = explore(candidates(job, limits), ranking.Goal(limits, ranking.TIME, 1), watch)
+    return ranking.ranked(explored.configurations, limits)
 
 
 def fitting_overrides(job: Job) -> dict[str, Any] | None:
@@ -159,10 +146,10 @@ def fitting_overrides(job: Job) -> dict[str, Any] | None:
     stay. What the job has already is left out. None means that no number of hosts that was tried
     would do.
     """
-    freed = {field: None for field in PLACED if _field(job, field) is not None}
+    freed = {field: None for field in bounds.PLACED if _field(job, field) is not None}
     base = load_job(job, freed)
-    limits = Limits(micro_batch_sizes=MICRO_BATCHES[:1])
-    found = _fastest(base, limits, Watch())
+    limits = bounds.Limits(micro_batch_sizes=bounds.MICRO_BATCHES[:1])
+    found = _fastest(base, limits, bounds.Watch())
     overrides: dict[str, Any] = {}
     if found:
         overrides |= found[0].overrides

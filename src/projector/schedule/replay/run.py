@@ -11,17 +11,7 @@ from projector.arrays import Floats, Ints
 from projector.kernels.pipeline import MAX_PS, OK, OUT_OF_RANGE, Replays
 from projector.schedule.order import BACKWARD, FORWARD, Order
 from projector.schedule.registry import ChosenOrder
-from projector.schedule.replay.order_times import (
-    PS_PER_S,
-    Timeline,
-    Wanted,
-    check_status,
-    peak_bytes,
-    peak_in_flight,
-    replay,
-    replay_chosen,
-    replay_of,
-)
+from projector.schedule.replay import order_times
 from projector.schedule.replay.programs import empty_ends
 
 if TYPE_CHECKING:
@@ -86,9 +76,9 @@ class PipelineRun:
         return self.chosen.order()
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> order_times.Timeline:
         """Start and end of every operation."""
-        return replay(self.order, self.duration_ps, self.p2p_ps)
+        return order_times.replay(self.order, self.duration_ps, self.p2p_ps)
 
     @cached_property
     def summary(self) -> Replays:
@@ -99,26 +89,29 @@ class PipelineRun:
         pp, chunks = self.activation_bytes.shape
         one, ends = np.zeros(1, np.int64), empty_ends(pp, chunks, 1)
         duration_ps = self.duration_ps[np.newaxis] // unit
-        wanted = Wanted(duration_ps, self.p2p_ps[np.newaxis] // unit, ends)
-        replay_chosen([self.chosen], one, one, [wanted])
-        replays = replay_of(ends, duration_ps, self.chosen.microbatches)
-        check_status(OK if replays.makespan_ps[0] <= MAX_PS // unit else OUT_OF_RANGE)
+        wanted = order_times.Wanted(duration_ps, self.p2p_ps[np.newaxis] // unit, ends)
+        order_times.replay_chosen([self.chosen], one, one, [wanted])
+        replays = order_times.replay_of(ends, duration_ps, self.chosen.microbatches)
+        order_times.check_status(OK if replays.makespan_ps[0] <= MAX_PS // unit else OUT_OF_RANGE)
         return Replays(*(times * unit for times in replays))
 
     @property
     def makespan_s(self) -> float:
         """Seconds from the first start to the last end of any rank."""
-        return int(self.summary.makespan_ps[0]) / PS_PER_S
+        return int(self.summary.makespan_ps[0]) / order_times.PS_PER_S
 
     @property
     def period_s(self) -> float:
         """Seconds of the longest span of one rank."""
-        return int((self.summary.rank_end_ps - self.summary.rank_start_ps).max()) / PS_PER_S
+        return (
+            int((self.summary.rank_end_ps - self.summary.rank_start_ps).max())
+            / order_times.PS_PER_S
+        )
 
     @property
     def busiest_s(self) -> float:
         """Seconds of work of the busiest rank."""
-        return self._work_ps / PS_PER_S
+        return self._work_ps / order_times.PS_PER_S
 
     @property
     def _work_ps(self) -> int:
@@ -134,12 +127,14 @@ class PipelineRun:
     @cached_property
     def peak_in_flight(self) -> list[int]:
         """Most microbatch-chunks that each rank holds at one time."""
-        return [int(count) for count in peak_in_flight(self.chosen.short())]
+        return [int(count) for count in order_times.peak_in_flight(self.chosen.short())]
 
     @cached_property
     def peak_bytes(self) -> Floats:
         """Most that each rank holds at one time, ``float64[pp]``."""
-        peaks, _ = peak_bytes(self.chosen.short(), self.activation_bytes[np.newaxis], self.w_share)
+        peaks, _ = order_times.peak_bytes(
+            self.chosen.short(), self.activation_bytes[np.newaxis], self.w_share
+        )
         peak = np.asarray(peaks[0], np.float64)
         return peak if self.static_bytes is None else peak + self.static_bytes
 
