@@ -8,15 +8,20 @@ DISTRIBUTION: Final = "llm-projector"
 
 
 @cache
-def package_version() -> str:
-    """Return the installed version of the package; looking it up reads its metadata from disk."""
+def installed_version(distribution: str) -> str:
+    """Return the version of a distribution, ``""`` where it is not installed."""
     # A third of the time of --help, which does not say it.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version(DISTRIBUTION)
+        return version(distribution)
     except PackageNotFoundError:
-        return "unknown"
+        return ""
+
+
+def package_version() -> str:
+    """Return the installed version of the package; looking it up reads its metadata from disk."""
+    return installed_version(DISTRIBUTION) or "unknown"
 
 
 def install_command(*extras: str) -> str:

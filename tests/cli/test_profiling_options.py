@@ -221,7 +221,7 @@ def test_no_torch(command, monkeypatch):
 
 
 def test_an_old_torch(command, monkeypatch):
-    monkeypatch.setattr(process.metadata, "version", lambda name: "1.13.1")
+    monkeypatch.setattr(process, "installed_version", lambda name: "1.13.1")
     monkeypatch.setattr(process, "find_spec", lambda name: object())
     options = ["--profiling-mode", "benchmark"]
     refused(command, options, "torch", "1.13.1", "or newer", job=SMALL)

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from projector.config.load import Variants, load_job
+from projector.config.parallelism import divisors
 from projector.errors import ConfigError
 from projector.lower.batch import JobBatch, JobColumns, job_columns, local_members
-from projector.lower.rules import EVEN_STEP, RULES, divisors
+from projector.lower.rules import EVEN_STEP, RULES
 from projector.projection.evaluate import check_exists, find_legal
 
 BASE = {

@@ -155,7 +155,7 @@ def test_no_torch_is_said_before_anything_starts(monkeypatch):
 )
 def test_an_old_torch_is_refused(monkeypatch, version, old):
     monkeypatch.setattr(process, "find_spec", lambda name: name)
-    monkeypatch.setattr(process.metadata, "version", lambda name: version)
+    monkeypatch.setattr(process, "installed_version", lambda name: version)
     if old:
         with pytest.raises(MeasurementError, match=r"2\.6 or newer, and 2\.5\.1\+cu124"):
             process.check_torch()

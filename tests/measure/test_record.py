@@ -311,7 +311,7 @@ def test_other_versions_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
         found = GpusAtHand("nvidia", name, 8, "h100") if name else None
         monkeypatch.setattr(module, "gpus_at_hand", lambda: found)
         monkeypatch.setattr(module, "driver_at_hand", lambda: driver)
-        monkeypatch.setattr(module, "_torch_at_hand", lambda: torch)
+        monkeypatch.setattr(module, "installed_version", lambda _: torch)
         return a_record().check(a_job())
 
     same = ENVIRONMENT["device"], ENVIRONMENT["driver"], ENVIRONMENT["torch"]

@@ -10,8 +10,8 @@ from tests.projection.jobs import jobs
 
 from projector import project_performance, simulate_schedule
 from projector.config.load import load_job
+from projector.config.parallelism import divisors
 from projector.errors import ConfigError
-from projector.lower.rules import divisors
 from projector.measure.keys import keys_of
 from projector.measure.programs import lower_job
 from projector.measure.reduction import benchmark_job, degrees_of, reduce_job, reduction_lines

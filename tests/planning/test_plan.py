@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 
@@ -9,6 +10,7 @@ import projector as pj
 from projector.config.planning import PlanSettings
 from projector.errors import ConfigError
 from projector.planning import plan as planning
+from projector.planning import survey
 from projector.planning.choice import MEETS
 from projector.planning.question import ask, read_batches
 from projector.planning.survey import Surveyor, bounds_of
@@ -63,6 +65,20 @@ def test_what_one_size_taught_changes_no_other():
         found, alone = (of.offers(each, nodes) for of in (model, question().model))
         assert found[0] == alone[0]
         assert [*map(told, found[1])] == [*map(told, alone[1])]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems are not copied")
+@pytest.mark.parametrize("sizes", [{"gpus": [8, 16]}, {"deadline_days": 3.0}])
+def test_copies_of_the_process_find_the_same(monkeypatch, sizes):
+    def told(result):
+        found = result.to_dict()
+        del found["seconds"]
+        return json.dumps(found), [each.to_dict() for each in result.choices]
+
+    expected = told(plan(devices=["h100", "mi300x", "b200"], **sizes))
+    monkeypatch.setattr(survey, "can_copy", lambda: True)
+    monkeypatch.setattr(survey, "THREADS", 2)
+    assert told(plan(devices=["h100", "mi300x", "b200"], **sizes)) == expected
 
 
 def test_each_choice_is_the_fastest_layout_that_fits(two_sizes):

@@ -34,7 +34,7 @@ def test_first_rows_go_before_where_kernels_are_not_compiled(monkeypatch, block,
 
     monkeypatch.setattr(rows, "Sweeper", Sweeper)
     monkeypatch.setattr(store, "read_draft", lambda part: part)
-    monkeypatch.setattr(workers, "_can_copy", lambda: True)
+    monkeypatch.setattr(workers, "can_copy", lambda: True)
     monkeypatch.setattr(workers._Others, "at_work", at_work)
     with block():
         parts = workers.project_side_by_side(range(3), 3, 2, None, {}, 1, is_long=True)

@@ -13,7 +13,7 @@ import yaml
 from projector.config import resources
 from projector.config._base import merge, nested
 from projector.config.device import Device
-from projector.config.device_file import load_device
+from projector.config.device_file import YAML, load_device
 from projector.config.yaml_file import base_of, read_yaml
 from projector.distribution import package_version
 from projector.envelope import told
@@ -227,7 +227,6 @@ class OwnCalibration:
         return head | told(self, "runs fields widths_needed")
 
 
-SUFFIXES = (".yaml", ".yml")
 DEEPEST = 8
 """Profiles that may extend one another."""
 
@@ -240,7 +239,7 @@ def load_base(name: str) -> Base:
     profile = load_device(name, key="device")
     files: list[Path] = []
     overrides: dict[str, Any] = {}
-    while str(name).endswith(SUFFIXES) and len(files) <= DEEPEST:
+    while str(name).endswith(YAML) and len(files) <= DEEPEST:
         files.append(Path(name))
         data = read_yaml(name, key="device")
         parent = base_of(data, name)
@@ -292,7 +291,7 @@ def _overlaid(
 
 def _profile_text(base: Base, data: Mapping[str, Any], lines: Sequence[str]) -> str:
     """Return a profile that extends its base; one of its own is written whole."""
-    extended = {} if base.device.endswith(SUFFIXES) else {"extends": base.device}
+    extended = {} if base.device.endswith(YAML) else {"extends": base.device}
     body = yaml.safe_dump({**extended, **data}, sort_keys=False, width=100, allow_unicode=True)
     return "".join(f"# {line}\n" for line in lines) + body
 
@@ -301,15 +300,15 @@ def write_profile(
     calibration: Calibration, out: str | Path, *, table: str | Path, force: bool = False
 ) -> None:
     """Write the new profile, whole or not at all."""
-    target = check_target(out, calibration.base, [table], force=force)
+    target = check_target(out, [*calibration.base.files, table], force=force)
     _save(profile_text(calibration), target, force=force)
 
 
 def write_own_profile(calibration: OwnCalibration, out: str | Path, *, force: bool = False) -> None:
     """Write the profile of a device calibrated to own runs; raises as `write_profile` does."""
-    inputs = [run.name for run in calibration.runs]
-    target = check_target(out, calibration.base, inputs, force=force)
     base, count = calibration.base, len(calibration.runs)
+    inputs: list[str | Path] = [*base.files, *(run.name for run in calibration.runs)]
+    target = check_target(out, inputs, force=force)
     source = f"fit to {count} own run{'s' * (count > 1)} by projector {package_version()}"
     notes = [
         (field, f"was {field.prior:g}, moved by {field.shift:+.2f} widths of its prior")
@@ -359,17 +358,17 @@ def _save(text: str, target: Path, *, force: bool) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def check_target(out: str | Path, base: Base, inputs: Sequence[str | Path], *, force: bool) -> Path:
+def check_target(out: str | Path, inputs: Iterable[str | Path] = (), *, force: bool) -> Path:
     """Return where the profile goes, or raise `ConfigError` if it must not go there."""
     target = Path(out)
-    if target.suffix not in SUFFIXES:
-        msg = f"out: the name of a profile must end in {' or '.join(SUFFIXES)}"
-        raise ConfigError(msg, key="out", value=str(target), allowed=list(SUFFIXES))
+    if target.suffix not in YAML:
+        msg = f"out: the name of a profile must end in {' or '.join(YAML)}"
+        raise ConfigError(msg, key="out", value=str(target), allowed=list(YAML))
     resolved = target.resolve()
     if resolved.is_relative_to(resources.data_dir("hardware").resolve()):
         msg = f"out: {target} is a shipped profile; write to another file"
         raise ConfigError(msg, key="out", value=str(target), allowed="a file elsewhere")
-    if resolved in {file.resolve() for file in (*base.files, *(Path(name) for name in inputs))}:
+    if resolved in {Path(each).resolve() for each in inputs}:
         msg = f"out: {target} is an input of the calibration"
         raise ConfigError(msg, key="out", value=str(target), allowed="a new file")
     if target.exists() and not force:

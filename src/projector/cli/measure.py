@@ -5,16 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from projector.cli import output
 from projector.cli.options import argument, command, flag, option
-from projector.cli.output import (
-    Printer,
-    announce_compilation,
-    check_files,
-    draw,
-    keep_worker,
-    print_report,
-    say,
-)
 
 if TYPE_CHECKING:
     from projector.measure.bench.cases import BenchKind, Case
@@ -66,7 +58,7 @@ class _Common:
 
     def check(self, table: str | None = None) -> None:
         """Refuse a figure that could not be written, and results over the list that is measured."""
-        check_files(self.plot, read=table, out=self.out)
+        output.check_files(self.plot, read=table, out=self.out)
 
 
 @command(benchmark)
@@ -82,7 +74,7 @@ def gemm(
     groups: int = option("N", "Groups of a grouped GEMM, M rows each.", default=0),
     layout: str = option("tn|nn|nt", "A, then B.", shown="tn"),
     pad: bool = option(None, "Pad extents to 16 bytes.", shown=True, names="--pad/--no-pad"),
-    printer: Printer,
+    printer: output.Printer,
     common: _Common,
 ) -> None:
     """Measure matrix multiplications C[M, N] = A[M, K] @ B[K, N].
@@ -120,7 +112,7 @@ def attention(
         shown="flash",
     ),
     dtypes: str = _DTYPE,
-    printer: Printer,
+    printer: output.Printer,
     common: _Common,
 ) -> None:
     """Measure attention, forward and backward apart.
@@ -145,7 +137,7 @@ def collective(
     operations: tuple[str, ...] = argument("[OP]..."),
     ranks: int = option("N", "Processes, one a GPU.", shown=2),
     sizes: str = option("SIZES", "Whole buffers.", shown="1KiB:64MiB:x4"),
-    printer: Printer,
+    printer: output.Printer,
     common: _Common,
 ) -> None:
     """Measure collectives among the GPUs of this machine, or among processes on a CPU.
@@ -169,7 +161,7 @@ def memory(
     sizes: str = option(
         "SIZES", "Bytes that a copy reads and writes together.", shown="64KiB:1GiB"
     ),
-    printer: Printer,
+    printer: output.Printer,
     common: _Common,
 ) -> None:
     """Measure copies within the memory of the device, from caches to memory.
@@ -189,7 +181,7 @@ def clock(
     *,
     dtypes: str = _DTYPE,
     seconds: float = option("S", "Length of the load.", shown=5.0),
-    printer: Printer,
+    printer: output.Printer,
     common: _Common,
 ) -> None:
     """Measure the clock, power and rate that the device sustains under GEMMs of each type."""
@@ -201,13 +193,18 @@ def clock(
 
 
 def _run(
-    kind: "BenchKind", cases: "list[Case]", common: _Common, printer: Printer, *, ranks: int = 1
+    kind: "BenchKind",
+    cases: "list[Case]",
+    common: _Common,
+    printer: output.Printer,
+    *,
+    ranks: int = 1,
 ) -> None:
     """Measure a list, and show what is there, also of one that is interrupted."""
     from projector.measure.bench.session import begin, settings_of
     from projector.validate.beside import benchmark_of
 
-    worker = keep_worker()
+    worker = output.keep_worker()
     session = begin(
         kind,
         cases,
@@ -234,11 +231,11 @@ def _run(
     worker.dismiss()
     printer.warn(session.warnings[warned:])
     if session.device:
-        announce_compilation(quiet=printer.quiet)
+        output.announce_compilation(quiet=printer.quiet)
     benchmark = benchmark_of(session)
     from projector.report.terminal.measure import benchmark_report
 
-    draw(common.plot, "figures.benchmark.benchmark_figure", benchmark)
+    output.draw(common.plot, "figures.benchmark.benchmark_figure", benchmark)
     printer.wrote(common.plot, common.out)
     shown = {**benchmark.to_dict(), "warnings": session.warnings}
     printer.show(shown, lambda _: benchmark_report(benchmark))
@@ -251,9 +248,9 @@ def _stopped(session: "Session", out: str | None, *, quiet: bool) -> None:
         from projector.report.terminal.measure import benchmark_report
         from projector.validate.beside import benchmark_of
 
-        print_report(benchmark_report(benchmark_of(session, model=False)))
+        output.print_report(benchmark_report(benchmark_of(session, model=False)))
     kept = f"kept in {out}; the same command continues" if out else "lost without --out"
-    say(f"stopped: {total - left} of {total} measured, {kept}")
+    output.say(f"stopped: {total - left} of {total} measured, {kept}")
 
 
 @command()
@@ -267,7 +264,7 @@ def record(
     merged: str | None = option(
         "OUT.json", "Write several records of one benchmark as one.", names="--merge"
     ),
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Show records of measurements, and write them as tables.
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+import click
+
 from projector.cli import output
 from projector.cli.job import ASSIGNMENTS, EMIT, Emission, refuse_options
 from projector.cli.options import command, option
@@ -71,6 +73,10 @@ def plan(
         refuse_options(emit=emit or None)
     else:
         output.announce_compilation(quiet=printer.quiet)
+        if click.get_current_context().obj:  # the process is ours alone
+            from projector.sweeps.workers import take_over
+
+            take_over()
     from projector.config.job import Job
     from projector.config.load import parse_override
     from projector.planning.plan import project_plan

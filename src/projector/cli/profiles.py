@@ -12,8 +12,6 @@ from projector.errors import ConfigError
 if TYPE_CHECKING:
     from projector.calibrate.profile import Calibration, OwnCalibration
 
-SUFFIXES = (".yaml", ".yml")
-
 
 @command()
 def calibrate(
@@ -69,7 +67,7 @@ def calibrate(
         overrides = dict(parse_override(text) for text in arguments)
         base, runs = load_runs(paths, times_ms, overrides, device)
         if out is not None:
-            check_target(out, base, paths, force=force)
+            check_target(out, [*base.files, *paths], force=force)
         announce_compilation(quiet=printer.quiet)
         calibration = calibrate_to_runs(base, runs)
         if out is not None:
@@ -89,7 +87,7 @@ def calibrate(
             )
         kind, file = arguments
         if out is not None:
-            check_target(out, load_base(device), [file], force=force)
+            check_target(out, [*load_base(device).files, file], force=force)
         announce_compilation(quiet=printer.quiet)
         calibration = calibrate(
             kind, file, device, fields=names, holdout=holdout, say=printer.progress
@@ -154,21 +152,16 @@ def probe(
     A CPU gets a whole profile. The profile of a GPU extends the shipped one and holds what differs.
     Commands take the file in place of a device's name, as cluster.device or --gpu-arch.
 
-    It takes a few minutes. Leave the machine alone meanwhile: a busy one is measured as busy.
+    It takes about a minute on a CPU. Leave the machine alone meanwhile: a busy one is measured as
+    busy.
     """
     if out is None:
         refuse_idle("force", needs="--out FILE.yaml")
     else:
+        from projector.calibrate.profile import check_target
         from projector.files import check_place
 
-        target = Path(out)
-        if target.suffix not in SUFFIXES:
-            msg = f"out: the name of a profile must end in {' or '.join(SUFFIXES)}"
-            raise ConfigError(msg, key="out", value=out, allowed=list(SUFFIXES))
-        check_place(target, key="out")
-        if target.exists() and not force:
-            msg = f"out: {target} exists; choose another file, or overwrite it with --force"
-            raise ConfigError(msg, key="out", value=out, allowed="a new file")
+        check_place(check_target(out, force=force), key="out")
     announce_compilation(quiet=printer.quiet)
     from projector.calibrate.probed import fit_probe
     from projector.measure.probe import identify, plan_probe

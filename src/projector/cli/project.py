@@ -6,18 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from projector.cli import output
-from projector.cli.job import (
-    ALL_SCHEDULES,
-    ASSIGNMENTS,
-    EMIT,
-    FIDELITY,
-    Emission,
-    JobRequest,
-    ProfilingRequest,
-    is_first_order,
-    refuse_options,
-)
+from projector.cli import job, output
 from projector.cli.options import argument, command, option
 from projector.envelope import envelope
 from projector.errors import ConfigError, ProjectorError
@@ -102,10 +91,10 @@ class StepFiles:
 @command(more=_OF_A_JOB)
 def memory(
     *,
-    request: JobRequest,
-    profiling: ProfilingRequest,
-    emit: tuple[str, ...] = EMIT,
-    fidelity: str = FIDELITY,
+    request: job.JobRequest,
+    profiling: job.ProfilingRequest,
+    emit: tuple[str, ...] = job.EMIT,
+    fidelity: str = job.FIDELITY,
     printer: output.Printer,
 ) -> int:
     """Project the memory of every pipeline stage, term by term."""
@@ -115,8 +104,8 @@ def memory(
 @command(more=_OF_A_JOB)
 def performance(
     *,
-    request: JobRequest,
-    profiling: ProfilingRequest,
+    request: job.JobRequest,
+    profiling: job.ProfilingRequest,
     files: StepFiles,
     plots: tuple[str, ...] = option(
         "KIND=FIGURE",
@@ -124,8 +113,8 @@ def performance(
         "between checkpoints costs a run (interval), as .png, .svg or .pdf.",
         names="--plot",
     ),
-    emit: tuple[str, ...] = EMIT,
-    fidelity: str = FIDELITY,
+    emit: tuple[str, ...] = job.EMIT,
+    fidelity: str = job.FIDELITY,
     printer: output.Printer,
 ) -> int:
     """Project the time of one training step, and where it goes."""
@@ -135,10 +124,10 @@ def performance(
 @command(more=_OF_A_JOB)
 def both(
     *,
-    request: JobRequest,
-    profiling: ProfilingRequest,
-    emit: tuple[str, ...] = EMIT,
-    fidelity: str = FIDELITY,
+    request: job.JobRequest,
+    profiling: job.ProfilingRequest,
+    emit: tuple[str, ...] = job.EMIT,
+    fidelity: str = job.FIDELITY,
     printer: output.Printer,
 ) -> int:
     """Project memory, then performance, of one job."""
@@ -147,8 +136,8 @@ def both(
 
 def _project(
     view: View,
-    request: JobRequest,
-    profiling: ProfilingRequest,
+    request: job.JobRequest,
+    profiling: job.ProfilingRequest,
     emit: tuple[str, ...],
     fidelity: str,
     printer: output.Printer,
@@ -157,8 +146,8 @@ def _project(
 ) -> int:
     files = files or StepFiles()
     profiling.check()
-    if is_first_order(fidelity):
-        refuse_options(
+    if job.is_first_order(fidelity):
+        job.refuse_options(
             **asdict(files),
             plot=plots or None,
             emit=emit or None,
@@ -168,7 +157,7 @@ def _project(
         return _first_order(view, request, printer)
     pictures = output.read_pictures(plots, None, "OF_JOB")
     files.check()
-    emission = Emission.of(emit)
+    emission = job.Emission.of(emit)
     profiling.begin()
     quiet = printer.quiet
     step = None if view == "memory" else request.project_performance(profiling, quiet=quiet)
@@ -214,10 +203,10 @@ def _report(
     return report(step, suggestions, defaults=defaults)
 
 
-def _first_order(view: View, request: JobRequest, printer: output.Printer) -> int:
-    if request.schedule == ALL_SCHEDULES:
+def _first_order(view: View, request: job.JobRequest, printer: output.Printer) -> int:
+    if request.schedule == job.ALL_SCHEDULES:
         msg = "schedule: all schedules are compared by replay; leave out --fidelity"
-        raise ConfigError(msg, key="schedule", value=ALL_SCHEDULES, allowed="--fidelity tiles")
+        raise ConfigError(msg, key="schedule", value=job.ALL_SCHEDULES, allowed="--fidelity tiles")
     if request.gpu_clock_mhz is not None:
         msg = "gpu_clock_mhz: closed forms have no clock; they take the peaks of datasheets"
         raise ConfigError(msg, key="gpu_clock_mhz", value=request.gpu_clock_mhz)
@@ -249,7 +238,7 @@ def compare(
     *,
     first: str = argument("A"),
     second: str = argument("B"),
-    assignments: tuple[str, ...] = ASSIGNMENTS,
+    assignments: tuple[str, ...] = job.ASSIGNMENTS,
     printer: output.Printer,
 ) -> int:
     """Show which terms differ between the jobs of the files A and B, the largest first.
@@ -269,9 +258,9 @@ def compare(
             jobs.append(load_job(path, overrides))
     output.interpret_at_first(quiet=printer.quiet)
     results = []
-    for path, job in zip((first, second), jobs, strict=True):
+    for path, loaded in zip((first, second), jobs, strict=True):
         with _naming(path):
-            results.append(project_performance(job))
+            results.append(project_performance(loaded))
     comparison = Comparison(*results)
     result = comparison.to_dict()
     printer.show(result, lambda _: compare_report(comparison), result["warnings"])

@@ -4,24 +4,9 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from projector.cli import output
 from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_options
 from projector.cli.options import command, flag, option, refuse_idle
-from projector.cli.output import (
-    CSV,
-    DOES_NOT_FIT,
-    OUT_OF_TIME,
-    SUCCESS,
-    Printer,
-    check_files,
-    compiling_load,
-    draw,
-    interpret_at_first,
-    print_json,
-    print_report,
-    write,
-    write_csv,
-    write_page,
-)
 from projector.envelope import envelope
 from projector.errors import ConfigError, one_of
 
@@ -77,14 +62,14 @@ def serve(
     gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
-    csv: str | None = CSV,
+    csv: str | None = output.CSV,
     emit: str | None = option(
         "vllm|sglang|trtllm|dynamo[=FOLDER]",
         "Write what starts the deployment, or the first of a search, in an engine (dynamo: its own "
         "in Kubernetes): to a folder, or to standard output in place of the report.",
     ),
     fidelity: str = FIDELITY,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Project how a deployment serves a model: latencies, throughput, memory.
 
@@ -120,7 +105,7 @@ def serve(
         refuse_options(front=front or None, search=search or None, gpus=gpus, plot=plot)
         refuse_options(emit=emit, most_seconds=most_seconds, csv=csv, html=html)
         return _first_order(config, changes, printer)
-    check_files(plot, html, csv=csv)
+    output.check_files(plot, html, csv=csv)
     if emit is not None:
         from projector.serving.launch import TARGETS
 
@@ -128,7 +113,7 @@ def serve(
         if emit.endswith("="):
             msg = f"emit: {emit} names no folder"
             raise ConfigError(msg, key="emit", value=emit, allowed="ENGINE=FOLDER, or ENGINE")
-    interpret_at_first(quiet=printer.quiet)
+    output.interpret_at_first(quiet=printer.quiet)
     if search:
         if front:
             msg = "--search draws the fronts too; leave out --front"
@@ -144,23 +129,23 @@ def serve(
         msg = "several numbers of GPUs belong to a search; give --search too, or one number"
         raise ConfigError(msg, key="gpus", value=gpus, allowed="one number")
     case = read_case(config, changes)
-    with compiling_load() if case.traffic.rate_per_s is not None else nullcontext():
+    with output.compiling_load() if case.traffic.rate_per_s is not None else nullcontext():
         result = project_case(case, front=front, gpus=numbers[0] if numbers else None)
     from projector.report.serve import serve_report
 
-    draw(plot, "serve.front_figure", result)
-    write_page(html, lambda: serve_report(result))
+    output.draw(plot, "serve.front_figure", result)
+    output.write_page(html, lambda: serve_report(result))
     printer.wrote(plot, html)
     traffic = result.traffic.model_copy(update={"batch": result.batch})
     alone = result.capacity.replicas if result.capacity else 1
     replicas = result.disaggregated.balanced() if result.disaggregated else (0, alone or 1)
     launched = _launched(emit, result.deployment, traffic, replicas, printer)
     if printer.as_json:
-        print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
+        output.print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
     elif not launched or (emit and "=" in emit):
-        print_report([serve_report(result)])
+        output.print_report([serve_report(result)])
         printer.warn(result.warnings)
-    return SUCCESS if result.fits else DOES_NOT_FIT
+    return output.SUCCESS if result.fits else output.DOES_NOT_FIT
 
 
 def _launched(
@@ -168,7 +153,7 @@ def _launched(
     deployment: "Deployment",
     traffic: "Traffic",
     replicas: tuple[int, int],
-    printer: Printer,
+    printer: output.Printer,
 ) -> list[dict[str, Any]]:
     """Write what starts a deployment, if that is asked for; return what JSON has of it."""
     if emit is None:
@@ -185,7 +170,7 @@ def _launched(
                 write_whole(path, text.encode(), key="emit")
                 printer.wrote(str(path))
             elif not printer.as_json:
-                write(text if name.endswith(".sh") else f"# {name}\n{text}")
+                output.write(text if name.endswith(".sh") else f"# {name}\n{text}")
         name = next(iter(each.files))
         printer.warn_beside_report(f"{name} does not say {what}" for what in each.unsaid)
     return [{"engine": engine, **each._asdict()} for each in found]
@@ -207,7 +192,7 @@ def _search(
     ranking: dict[str, Any],
     files: tuple[str | None, str | None, str | None],
     emit: str | None,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     from projector.report import serve_search as report
     from projector.report.terminal.progress import SweepProgress
@@ -219,10 +204,10 @@ def _search(
     stated = {name: value for name, value in ranking.items() if value is not None}
     with SweepProgress(quiet=printer.quiet, found="points") as progress:
         result = search_serving(deployment=config, overrides=changes, progress=progress, **stated)
-    draw(files[0], "serve_search.fronts_figure", result)
-    write_page(files[1], lambda: report.serve_search_report(result))
+    output.draw(files[0], "serve_search.fronts_figure", result)
+    output.write_page(files[1], lambda: report.serve_search_report(result))
     printer.wrote(*files[:2])
-    write_csv(result, files[2], printer)
+    output.write_csv(result, files[2], printer)
     warnings = result.best.warnings if result.best else ()
     first = result.configurations[0] if result.configurations else None
     launched = []
@@ -233,19 +218,19 @@ def _search(
         printer.say("--emit wrote nothing: no deployment keeps what is promised")
     if printer.as_json:
         whole = {**envelope(warnings, result.uncertainty), **result.to_dict()}
-        print_json(whole if emit is None else {**whole, "launch": launched})
+        output.print_json(whole if emit is None else {**whole, "launch": launched})
     elif not launched or (emit and "=" in emit):
-        print_report([report.serve_search_report(result)])
+        output.print_report([report.serve_search_report(result)])
         printer.warn(warnings)
     if result.left_out:
-        return OUT_OF_TIME
-    return SUCCESS if result.configurations else DOES_NOT_FIT
+        return output.OUT_OF_TIME
+    return output.SUCCESS if result.configurations else output.DOES_NOT_FIT
 
 
-def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) -> int:
+def _first_order(config: str | None, changes: dict[str, Any], printer: output.Printer) -> int:
     from projector.first_order.serving import project_deployment
     from projector.report.terminal.first_order import serve_report
 
     result = project_deployment(config, changes)
     printer.show(result.to_dict(), lambda _: serve_report(result), result.warnings)
-    return SUCCESS if result.fits else DOES_NOT_FIT
+    return output.SUCCESS if result.fits else output.DOES_NOT_FIT

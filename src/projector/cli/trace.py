@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from projector.cli import output
 from projector.cli.options import argument, command, flag, group, option
-from projector.cli.output import (
-    Printer,
-    check_files,
-    draw,
-    interpret_at_first,
-    print_plain,
-    write_page,
-)
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,13 +60,13 @@ class TraceRequest:
     )
     parquet: str | None = option("FILE", "Write the rows as a Parquet file.")
 
-    def load(self, printer: Printer) -> "TraceAnalysis":
+    def load(self, printer: output.Printer) -> "TraceAnalysis":
         """Read the trace, after everything else that the command line says was checked."""
         from projector.report.terminal.progress import ReadingProgress
         from projector.trace.analysis import load_trace
         from projector.trace.select import Selection, numbers
 
-        check_files(parquet=self.parquet)
+        output.check_files(parquet=self.parquet)
         selection = Selection(
             ranks=None if self.ranks is None else numbers(self.ranks, "ranks"),
             iterations=None if self.iterations is None else numbers(self.iterations, "iterations"),
@@ -95,7 +88,7 @@ class TraceRequest:
         self,
         result: "TraceResult",
         report: "Callable[[dict[str, Any]], list[RenderableType]]",
-        printer: Printer,
+        printer: output.Printer,
         table: "TraceAnalysis | None" = None,
     ) -> None:
         """Print a result as JSON or as a report, with its warnings on standard error.
@@ -144,7 +137,7 @@ def summary(
     request: TraceRequest = group(
         without=_KINDS, parquet=option("FILE", "Write every activity as a Parquet file.")
     ),
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Show where the time of every rank went: compute, communication, copies, idle.
 
@@ -159,7 +152,7 @@ def summary(
 
 
 @command(trace, short_help="Show how long every operation takes.")
-def operations(*, by: str = _BY, request: TraceRequest, printer: Printer) -> None:
+def operations(*, by: str = _BY, request: TraceRequest, printer: output.Printer) -> None:
     """Show how long every operation takes in an iteration.
 
     The largest share comes first. A share is of the durations of all kernels, added over all
@@ -177,7 +170,7 @@ def overlap(
     *,
     cdf: bool = flag("Add the curves to --json and --parquet."),
     request: TraceRequest,
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Show how much communication covers each operation, and how much longer it then takes.
 
@@ -190,7 +183,7 @@ def overlap(
 
 
 @command(trace, short_help="Show what launching kernels costs.")
-def launch(*, by: str = _BY, request: TraceRequest, printer: Printer) -> None:
+def launch(*, by: str = _BY, request: TraceRequest, printer: output.Printer) -> None:
     """Show the bubbles before kernels: the host was late, or the launch was under way.
 
     A bubble is time between two kernels that compute. Preparation is the part before the host calls
@@ -205,7 +198,7 @@ def launch(*, by: str = _BY, request: TraceRequest, printer: Printer) -> None:
 def plot(
     *,
     request: TraceRequest = group(without=("parquet",)),
-    printer: Printer,
+    printer: output.Printer,
     plots: tuple[str, ...] = option(
         "KIND=FIGURE", "Draw one picture as .png, .svg or .pdf; may be repeated.", names="--plot"
     ),
@@ -233,7 +226,7 @@ def plot(
         msg = "say what to draw: --plot KIND=FIGURE, --out FOLDER or --html PAGE"
         raise ConfigError(msg, key="plot", allowed=[f"{kind}=FIGURE" for kind in DRAWN])
     wanted = read_pictures(plots, list(DRAWN))
-    check_files(html=html)
+    output.check_files(html=html)
     with nullcontext() if out is None else _folder(out):
         if out is not None:
             check_figure(Path(out) / "breakdown.png")
@@ -253,10 +246,10 @@ def plot(
     if html is not None:
         from projector.report.pages.trace import trace_document
 
-        write_page(html, lambda: trace_document(analysis))
+        output.write_page(html, lambda: trace_document(analysis))
         written.append(html)
     if printer.as_json:
-        print_plain({"output": written, "left_out": left_out, "warnings": analysis.warnings})
+        output.print_plain({"output": written, "left_out": left_out, "warnings": analysis.warnings})
         return
     for why in left_out.values():
         printer.say(why)
@@ -295,7 +288,7 @@ def compare(
     ),
     html: str | None = option("PAGE", "Write traces side by side as one page that works offline."),
     request: TraceRequest = _WITHOUT_KINDS,
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Show where a run differs from its projection, or from other runs, and why.
 
@@ -354,14 +347,14 @@ def _is_file(text: str) -> bool:
 
 
 def _with_job(
-    config: str, tables: str | None, request: TraceRequest, printer: Printer
+    config: str, tables: str | None, request: TraceRequest, printer: output.Printer
 ) -> "TraceComparison":
     from projector.validate.traces.compare import compare_run
     from projector.validate.traces.tables import tables_of_run, write_run
 
     job, paths = job_and_paths(config, request.paths)
     analysis = replace(request, paths=paths).load(printer)
-    interpret_at_first(quiet=printer.quiet)
+    output.interpret_at_first(quiet=printer.quiet)
     comparison = compare_run(analysis, job)
     if tables is not None:
         found = tables_of_run(analysis, job.cluster.device.name)
@@ -372,7 +365,7 @@ def _with_job(
 
 
 def _several(
-    request: TraceRequest, plot: str | None, html: str | None, printer: Printer
+    request: TraceRequest, plot: str | None, html: str | None, printer: output.Printer
 ) -> "TraceComparison | Runs":
     """Compare traces of the command line; what was asked for is drawn of two as of more."""
     from projector.report.trace_runs import MOST_RUNS, Run, Runs, runs_document
@@ -386,14 +379,14 @@ def _several(
         )
         allowed = f"2 to {MOST_RUNS} PATHs"
         raise ConfigError(msg, key="trace", value=list(request.paths), allowed=allowed)
-    check_files(plot, html)
+    output.check_files(plot, html)
     read = [replace(request, paths=(path,)).load(printer) for _, path in named]
     if len(read) == 2 and plot is None and html is None:
         return compare_runs(*read)
     names = _apart([name for name, _ in named])
     found = Runs(tuple(Run.of(*each) for each in zip(names, read, strict=True)))
-    draw(plot, "trace_runs.runs_picture", found)
-    write_page(html, lambda: runs_document(found))
+    output.draw(plot, "trace_runs.runs_picture", found)
+    output.write_page(html, lambda: runs_document(found))
     printer.wrote(plot, html)
     return compare_runs(*read) if len(read) == 2 else found
 
@@ -430,7 +423,7 @@ def gap(
         "FIGURE", "Draw the factors of each operation, as .png, .svg or .pdf."
     ),
     request: TraceRequest = _WITHOUT_KINDS,
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Show why matrix products and attention take longer than their FLOP at the peak rate.
 
@@ -443,21 +436,21 @@ def gap(
     from projector.report.terminal.trace import gap_report
     from projector.validate.traces.api import gap_of
 
-    check_files(plot)
+    output.check_files(plot)
     job = None
     if config is not None:
         job, paths = job_and_paths(config, request.paths)
         request = replace(request, paths=paths)
     analysis = request.load(printer)
     if job is not None:
-        interpret_at_first(quiet=printer.quiet)
+        output.interpret_at_first(quiet=printer.quiet)
     found = gap_of(analysis, job, device, dtype)
     # Files first: where one cannot be written, standard output has the error alone.
     if plot is not None and not any(each.theory_ns for each in found.operations):
         msg = "the picture of the gap has nothing to show: no theoretical duration is known"
         raise ConfigError(msg, key="plot", value=plot, allowed="--config or --device")
     title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
-    draw(plot, "figures.trace.gap_figure", found.operations, title)
+    output.draw(plot, "figures.trace.gap_figure", found.operations, title)
     request.write_rows(found.rows)
     files = (plot, request.parquet)
     printer.show(found.to_dict(), lambda _: gap_report(found), found.warnings, *files)
@@ -475,7 +468,7 @@ def record(
     no_modules: bool = flag("Leave modules unnamed: better with torch.compile."),
     overwrite: bool = flag("Replace a recording that is in the folder."),
     command: tuple[str, ...] = argument(type=click.UNPROCESSED, required=True),
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Run a training command and record some of its iterations.
 
@@ -490,10 +483,10 @@ def record(
     options = ["--warmup", str(warmup), "--active", str(active), *["--stacks"] * stacks]
     options += ["--no-modules"] * no_modules
     # Standard output is for our JSON alone.
-    output = sys.stderr if printer.as_json else None
-    left = record_command(command, out, options, overwrite=overwrite, output=output)
+    stream = sys.stderr if printer.as_json else None
+    left = record_command(command, out, options, overwrite=overwrite, output=stream)
     if printer.as_json:
-        print_plain(left._asdict())
+        output.print_plain(left._asdict())
         return
     printer.wrote(*left.traces, *left.samples)
     if left.counters is not None:

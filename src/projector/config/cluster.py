@@ -5,24 +5,14 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import (
-    OF_STEP,
-    USABLE,
-    Config,
-    Count,
-    CountOrNone,
-    Label,
-    NotNegative,
-    Positive,
-    Shares,
-)
+from projector.config import _base
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.network import Network, load_network, renamed
 from projector.errors import ConfigError
 
 
-class LossKernels(Config):
+class LossKernels(_base.Config):
     """What a cross-entropy does to each logit of a rank, in whole bytes.
 
     The defaults are those of the plain loss: logits are read in 16 bits, and FP32 copies of them
@@ -32,17 +22,17 @@ class LossKernels(Config):
     holds them, or their block is too small for anything in FP32. Counted, not measured.
     """
 
-    forward_bytes: Count = 22
+    forward_bytes: _base.Count = 22
     """Read and written in the forward pass."""
-    backward_bytes: Count = 12
+    backward_bytes: _base.Count = 12
     """Read and written in the backward pass."""
-    saved_bytes: CountOrNone = 4
+    saved_bytes: _base.CountOrNone = 4
     """Kept until the backward pass."""
-    transient_bytes: CountOrNone = 10
+    transient_bytes: _base.CountOrNone = 10
     """Held for a moment beside what is kept."""
-    divided_bytes: CountOrNone = 0
+    divided_bytes: _base.CountOrNone = 0
     """Held besides where tensor parallelism divides the vocabulary."""
-    launches: Count = 8
+    launches: _base.Count = 8
     """Kernels of one pass, whatever the number of logits."""
 
 
@@ -53,23 +43,23 @@ class FusedLossKernels(LossKernels):
     maximum and sum, one replaces them by their gradient, and the backward scales that in place.
     """
 
-    forward_bytes: Count = 6
-    backward_bytes: Count = 4
-    saved_bytes: CountOrNone = 2
-    transient_bytes: CountOrNone = 2
-    launches: Count = 2
+    forward_bytes: _base.Count = 6
+    backward_bytes: _base.Count = 4
+    saved_bytes: _base.CountOrNone = 2
+    transient_bytes: _base.CountOrNone = 2
+    launches: _base.Count = 2
 
 
-class FlatShards(Config):
+class FlatShards(_base.Config):
     """What sharding copies beside its collectives: bytes read or written for each byte sent.
 
     The defaults are those of FSDP 1, whose flat parameter is gathered in place, and whose gradients
     are copied into one buffer. Counted from the code of PyTorch, not measured.
     """
 
-    gather_passes: NotNegative = 0.0
+    gather_passes: _base.NotNegative = 0.0
     """Of the gathered weights of a layer."""
-    reduce_passes: NotNegative = 2.0
+    reduce_passes: _base.NotNegative = 2.0
     """Of its gradients before they are reduced."""
 
 
@@ -79,24 +69,24 @@ class ParameterShards(FlatShards):
     Its copies run in the stream of the compute (Chopper sees them there).
     """
 
-    gather_passes: NotNegative = 2.0
+    gather_passes: _base.NotNegative = 2.0
 
 
-class AllocatorConfig(Config):
+class AllocatorConfig(_base.Config):
     """What a caching allocator reserves beside what is allocated."""
 
-    expandable_segments: Annotated[bool, USABLE] = False
+    expandable_segments: Annotated[bool, _base.USABLE] = False
     """Whether segments grow in place, so that freed blocks of any size serve again."""
-    idle_share: Annotated[float, USABLE] = Field(default=0.138, ge=0, le=4)
+    idle_share: Annotated[float, _base.USABLE] = Field(default=0.138, ge=0, le=4)
     """Of activations and working sets, what lies in freed blocks that serve no later request: a
     block serves only requests that are no larger. Fitted over all published rows of reserved and
     device memory (``validation/fit_memory.py``). It is given back before anything fails."""
-    pinned_share: Annotated[float, USABLE] = Field(default=0.03, ge=0, le=4)
+    pinned_share: Annotated[float, _base.USABLE] = Field(default=0.03, ge=0, le=4)
     """Of the same, what cannot be given back: remainders of blocks whose segments are in use.
     Assumed, not verified; published runs whose idle blocks would not fit did run."""
 
 
-class ExpertPasses(Config):
+class ExpertPasses(_base.Config):
     """What biases and clamps of routed experts move in operators of their own, in whole bytes.
 
     Counted from ``TEGroupedMLP._apply_bias`` and ``weighted_bias_quick_geglu_impl`` of
@@ -106,20 +96,20 @@ class ExpertPasses(Config):
     together again; the backward makes masks of what was clamped.
     """
 
-    bias_forward_bytes: Count = 28
+    bias_forward_bytes: _base.Count = 28
     """Of an element of the experts' output: product 4, sum 10, concatenation 8, rounding 6."""
-    bias_backward_bytes: Count = 40
+    bias_backward_bytes: _base.Count = 40
     """The same backward: widening 6, narrowing 6, gradients of each expert put together 4, of the
     bias 12 and of the weights of the rows 12."""
-    bias_transient_bytes: CountOrNone = 10
+    bias_transient_bytes: _base.CountOrNone = 10
     """Held for a moment of such an element: FP32 sums, put together once more, and the result."""
-    clamp_forward_bytes: Count = 16
+    clamp_forward_bytes: _base.Count = 16
     """Of an element of the activation: clamps 8, concatenation 8."""
-    clamp_backward_bytes: Count = 30
+    clamp_backward_bytes: _base.Count = 30
     """The same backward: masks and choices 22, both halves put together 8."""
 
 
-class ExpertCalls(Config):
+class ExpertCalls(_base.Config):
     """Operators of a layer of experts, forward and backward, that the host dispatches.
 
     They come on top of the kernels that are counted one by one. Counted from router.py,
@@ -128,43 +118,43 @@ class ExpertCalls(Config):
     two thirds of the operators of its forward.
     """
 
-    call_us: NotNegative = 25.0
+    call_us: _base.NotNegative = 25.0
     """Host time of one of them, Python around it included. PyTorch's whole round trip of an
     operator was measured at about 20; 25 suits 92 published steps with experts on NVIDIA devices
     best (docs/moe.md). Graphs need none of it."""
-    route: tuple[NotNegative, NotNegative] = (70, 45)
+    route: tuple[_base.NotNegative, _base.NotNegative] = (70, 45)
     """Router (40 and 25: scores, picks, map, loss of balance) and permutation (30 and 20: masks,
     gathers, scatters)."""
-    fused: tuple[NotNegative, NotNegative] = (24, 14)
+    fused: tuple[_base.NotNegative, _base.NotNegative] = (24, 14)
     """The same with ``training.moe.permute_fusion``, whose recipes fuse the router as well: 12 and
     6, and 12 and 8."""
-    exchange: tuple[NotNegative, NotNegative] = (41, 12)
+    exchange: tuple[_base.NotNegative, _base.NotNegative] = (41, 12)
     """Buffers, streams and events around dispatch and combine (16 and 12), and 25 for counts of
     tokens that ranks tell each other and the host reads back."""
-    chunk: tuple[NotNegative, NotNegative] = (0.2, 0.3)
+    chunk: tuple[_base.NotNegative, _base.NotNegative] = (0.2, 0.3)
     """Of each chunk, one from each rank for each local expert, that is split off and put together
     without ``training.moe.permute_fusion``."""
-    expert: tuple[NotNegative, NotNegative] = (5, 10)
+    expert: tuple[_base.NotNegative, _base.NotNegative] = (5, 10)
     """Of each local expert: a GEMM apart for each projection, gradient and weight gradient, with
     its description; lists of weights; quantising; hooks of gradients."""
-    biased: tuple[NotNegative, NotNegative] = (2, 6)
+    biased: tuple[_base.NotNegative, _base.NotNegative] = (2, 6)
     """The same besides, where its bias is an operator of its own."""
 
 
-class SoftwareConfig(Config):
+class SoftwareConfig(_base.Config):
     """Costs of the host side of training; these belong to a framework, not to a chip."""
 
     allocator: AllocatorConfig = AllocatorConfig()
     """The caching allocator of device memory."""
-    launch_us: NotNegative = 4.5
+    launch_us: _base.NotNegative = 4.5
     """Host time to launch one kernel from Python (4-6 us measured on NVIDIA drivers)."""
-    operator_us: NotNegative = 8.0
+    operator_us: _base.NotNegative = 8.0
     """Host time of the framework around one operator (dispatch, autograd), beside the launch;
     PyTorch's whole round trip was measured at about 20 us. Assumed, not verified."""
     gemm_share: float | None = Field(default=None, gt=0, le=2)
     """Rate of a GEMM within a training step over that of the same GEMM alone, for all matrix
     types; none given means the device's ``training_gemm_share``."""
-    host_sync_us: NotNegative = 40.0
+    host_sync_us: _base.NotNegative = 40.0
     """A wait of the host for the device, and refilling the queue. Assumed, not verified."""
     expert_calls: ExpertCalls = ExpertCalls()
     """Operators that the host dispatches for a layer of experts."""
@@ -173,16 +163,16 @@ class SoftwareConfig(Config):
     eager_share: float = Field(default=0.6, gt=0, le=1)
     """Rate of these and of unfused permutation over that of other memory-bound operators: their
     operands are halves of rows, broadcast, gathered or of two types."""
-    atomic_bytes: Count = 32
+    atomic_bytes: _base.Count = 32
     """Traffic that takes as long as one atomic addition of 16 bits, by which an unfused permutation
     adds rows up (``index_add_``, ``scatter_add_``). Assumed: each is a transaction of one sector
     of 32 bytes."""
-    moe_layer_ms: NotNegative | None = None
+    moe_layer_ms: _base.NotNegative | None = None
     """Host time of one mixture-of-experts layer and microbatch, both ways, where the host waits
     for token counts; none given means that of its launches and ``expert_calls``."""
-    moe_layer_sync_free_ms: NotNegative | None = None
+    moe_layer_sync_free_ms: _base.NotNegative | None = None
     """The same where nothing is waited for (dropped tokens or a sync-free dispatcher)."""
-    moe_layer_parts: tuple[NotNegative, NotNegative] = (1.0, 2.0)
+    moe_layer_parts: tuple[_base.NotNegative, _base.NotNegative] = (1.0, 2.0)
     """How a stated host time divides into forward and backward. Assumed to be as the work is (the
     backward has two GEMMs for each one of the forward), not verified."""
     async_tp_exposed: float = Field(default=0.47, ge=0, le=1)
@@ -206,13 +196,13 @@ class SoftwareConfig(Config):
     """The loss without ``training.cross_entropy_fusion``."""
     fused_loss: FusedLossKernels = FusedLossKernels()
     """The loss with it."""
-    gate_copy_bytes: CountOrNone = 0
+    gate_copy_bytes: _base.CountOrNone = 0
     """Kept besides of an element of a gated activation, where ``training.elementwise`` is eager: 2
     where its activated gate stays for the backward of the product."""
-    attention_copy_bytes: CountOrNone = 0
+    attention_copy_bytes: _base.CountOrNone = 0
     """The same of K and V, and of attention's output unless the micro-batch is 1: 2 where originals
     stay beside what is copied together or transposed."""
-    step_overhead_ms: Annotated[NotNegative, OF_STEP] = 5.0
+    step_overhead_ms: Annotated[_base.NotNegative, _base.OF_STEP] = 5.0
     """Data loading, logging and gradient-norm bookkeeping of one step."""
 
     @field_validator("moe_layer_parts", mode="after")
@@ -223,45 +213,45 @@ class SoftwareConfig(Config):
         return value
 
 
-class VariationConfig(Config):
+class VariationConfig(_base.Config):
     """How far equal devices differ, so that the slowest of many sets the pace."""
 
-    device_spread: Annotated[float, OF_STEP] = Field(default=0.024, ge=0, le=0.5)
+    device_spread: Annotated[float, _base.OF_STEP] = Field(default=0.024, ge=0, le=0.5)
     """Standard deviation of the time that equal devices take for equal work, relative to its mean.
     Sinha et al., Not All GPUs Are Created Equal (arXiv:2208.11035), give a variation of 8 %, on
     average over applications and five clusters of V100, MI60 and RTX 5000, and of 22 % at most.
     Taken for the width between the whiskers of a box plot (assumed) these are 5.4 standard
     deviations of a normal law, so 0.015 and 0.041. With that as a prior it is fitted to the slopes
     of 26 published weak-scaling series (``validation/weak_scaling.py``)."""
-    layer_spread: Annotated[float, OF_STEP] = Field(default=0.033, ge=0, le=0.5)
+    layer_spread: Annotated[float, _base.OF_STEP] = Field(default=0.033, ge=0, le=0.5)
     """The same of what a device computes between two exchanges of experts, from layer to layer:
     each exchange waits for the slowest of its EP ranks. Nobody has measured it: it is fitted to
     published training runs, with a wide prior around ``device_spread``
     (``validation/fit_training.py``)."""
 
 
-class ClusterConfig(Config):
+class ClusterConfig(_base.Config):
     """Devices, their number, and how they are joined."""
 
     device: Device
     """Accelerator: a shipped name, a device file, or a mapping (``extends`` starts from one)."""
-    nodes: Annotated[int, Shares("replica", "the number of devices is compared beside it")] = Field(
-        default=1, gt=0, le=1 << 20
-    )
+    nodes: Annotated[
+        int, _base.Shares("replica", "the number of devices is compared beside it")
+    ] = Field(default=1, gt=0, le=1 << 20)
     """Hosts."""
-    gpus_per_node: Annotated[int, Label("GPUs a node")] = Field(default=8, gt=0, le=1024)
+    gpus_per_node: Annotated[int, _base.Label("GPUs a node")] = Field(default=8, gt=0, le=1024)
     """Devices of one host; left out, the network's."""
     network: Network
     """Interconnect: a name from ``hardware/networks.yaml`` or a mapping; left out, the
     device's usual one."""
-    memory_reserve_gib: Annotated[NotNegative | None, USABLE] = None
+    memory_reserve_gib: Annotated[_base.NotNegative | None, _base.USABLE] = None
     """Device memory that training cannot use: driver context, communicators, libraries. None given
     means what the device and the groups of the job say (``context_gib``, ``communicator_gib``,
     ``exchange_peer_gib`` of the device)."""
-    fragmentation: Annotated[float | None, USABLE] = Field(default=None, ge=0, lt=1)
+    fragmentation: Annotated[float | None, _base.USABLE] = Field(default=None, ge=0, lt=1)
     """Share of allocated memory that the caching allocator reserves on top. None given means what
     ``software.allocator`` says."""
-    gpu_clock_mhz: Positive | None = None
+    gpu_clock_mhz: _base.Positive | None = None
     """Clock to assume instead of the sustained one, for every type; never above the peak."""
     software: SoftwareConfig = SoftwareConfig()
     """Host-side costs."""

@@ -5,18 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import (
-    GATHERS,
-    ORDER,
-    PLACES,
-    REDUCES,
-    SENDS,
-    Config,
-    Count,
-    CountOrNone,
-    Label,
-    Shares,
-)
+from projector.config import _base
 from projector.config.resources import SPELLINGS
 from projector.errors import ConfigError, shown
 
@@ -26,60 +15,64 @@ RANK_ORDER = "tp-cp-ep-dp-pp"
 """Megatron's order of ranks, the fastest degree first."""
 
 
-class ParallelismConfig(Config):
+class ParallelismConfig(_base.Config):
     """Degrees of every parallel axis, what is sharded over them, and what overlaps."""
 
-    tp: Annotated[int, Label("tensor parallel (TP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
+    tp: Annotated[int, _base.Label("tensor parallel (TP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
     """Tensor parallelism: devices that share the matrices of one layer."""
-    pp: Annotated[int, Label("pipeline parallel (PP)")] = Field(default=1, gt=0, le=1024)
+    pp: Annotated[int, _base.Label("pipeline parallel (PP)")] = Field(default=1, gt=0, le=1024)
     """Pipeline parallelism: devices the layers are cut over."""
-    vpp: Annotated[int, Label("virtual stages a rank (VPP)")] = Field(default=1, gt=0, le=64)
+    vpp: Annotated[int, _base.Label("virtual stages a rank (VPP)")] = Field(default=1, gt=0, le=64)
     """Model chunks of one pipeline rank (virtual pipeline size); 1 is not interleaved."""
-    cp: Annotated[int, Label("context parallel (CP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
+    cp: Annotated[int, _base.Label("context parallel (CP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
     """Context parallelism: devices that share one sequence."""
-    ep: Annotated[int, Label("expert parallel (EP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
+    ep: Annotated[int, _base.Label("expert parallel (EP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
     """Expert parallelism: devices the experts of one layer are spread over."""
-    etp: Annotated[Count | None, Label("expert tensor parallel (ETP)")] = Field(
+    etp: Annotated[_base.Count | None, _base.Label("expert tensor parallel (ETP)")] = Field(
         default=None, le=MAX_DEGREE
     )
     """Tensor parallelism of the experts; none given means tp."""
     dp: Annotated[
-        Count | None,
-        Label("data parallel (DP)"),
-        Shares("replica", "checked against the cluster, which decides it"),
+        _base.Count | None,
+        _base.Label("data parallel (DP)"),
+        _base.Shares("replica", "checked against the cluster, which decides it"),
     ] = Field(default=None, le=1 << 24)
     """Data parallelism of the dense parameters; derived from the cluster when left out."""
     sequence_parallel: bool | None = None
     """Split norms and residuals over TP as well; none given means whenever tp > 1."""
     keep_gathered_input: bool = False
     """Keep what sequence parallelism gathers for a linear layer, instead of gathering it again."""
-    zero_stage: Annotated[int, Label("ZeRO stage"), GATHERS] = Field(default=1, ge=0, le=3)
+    zero_stage: Annotated[int, _base.Label("ZeRO stage"), _base.GATHERS] = Field(
+        default=1, ge=0, le=3
+    )
     """ZeRO stage over data parallelism; 1 is Megatron's distributed optimizer."""
     fsdp: Literal[False, 1, 2] = False
     """PyTorch FSDP generation; implies ZeRO stage 3 with layer-wise gathers."""
-    fsdp_reshard_after_forward: Annotated[bool, GATHERS] = True
+    fsdp_reshard_after_forward: Annotated[bool, _base.GATHERS] = True
     """Whether FSDP frees gathered weights after the forward and gathers them again."""
-    rank_order: Annotated[str, PLACES] = RANK_ORDER
+    rank_order: Annotated[str, _base.PLACES] = RANK_ORDER
     """How ranks are numbered, the fastest degree first: decides which ranks share a node.
     Megatron's ``use_tp_pp_dp_mapping`` is ``tp-cp-ep-pp-dp``."""
-    num_distributed_optimizer_instances: Annotated[int, GATHERS] = Field(
+    num_distributed_optimizer_instances: Annotated[int, _base.GATHERS] = Field(
         default=1, gt=0, le=1 << 24
     )
     """Copies of what ZeRO or FSDP shard (hybrid sharding): DP times CP ranks divided by it share
     one, and its gradients are summed over the copies."""
-    sharding_group_size: Annotated[Count | None, GATHERS] = Field(default=None, le=1 << 24)
+    sharding_group_size: Annotated[_base.Count | None, _base.GATHERS] = Field(
+        default=None, le=1 << 24
+    )
     """The same by the ranks of a copy, out of DP times CP; none given means by their number."""
-    fsdp_forward_prefetch: Annotated[int, GATHERS] = Field(default=1, ge=0, le=64)
+    fsdp_forward_prefetch: Annotated[int, _base.GATHERS] = Field(default=1, ge=0, le=64)
     """Layers whose weights FSDP and ZeRO 3 gather ahead of the one that computes, forward. 1 is
     what PyTorch does unasked: its host runs ahead, and its limit of all-gathers holds two."""
-    fsdp_backward_prefetch: Annotated[int, GATHERS] = Field(default=1, ge=0, le=64)
+    fsdp_backward_prefetch: Annotated[int, _base.GATHERS] = Field(default=1, ge=0, le=64)
     """The same in the backward: 1 is PyTorch's ``BACKWARD_PRE``. 0 is ``BACKWARD_POST``, which
     gathers when the layer before has computed, so that only reductions run beside compute."""
     cp_comm_type: Literal["p2p", "all_gather", "a2a"] = "p2p"
     """How context parallelism moves keys and values: a ring, one gather, or head exchange."""
-    decoder_first_pipeline_num_layers: CountOrNone | None = None
+    decoder_first_pipeline_num_layers: _base.CountOrNone | None = None
     """Layers of the first pipeline stage, where the rest is divided evenly."""
-    decoder_last_pipeline_num_layers: CountOrNone | None = None
+    decoder_last_pipeline_num_layers: _base.CountOrNone | None = None
     """Layers of the last pipeline stage, where the rest is divided evenly."""
     pipeline_model_parallel_layout: str | None = None
     """Megatron layout string: stages apart by ``|``, E embedding, t layer, m MTP, L loss;
@@ -90,16 +83,16 @@ class ParallelismConfig(Config):
     """Count the output layer and loss as a layer when layers are divided."""
     divide_pipeline_by_work: bool = False
     """Give each stage layers until it has more than its share of the weights of layers and head."""
-    overlap_grad_reduce: Annotated[bool, REDUCES] = True
+    overlap_grad_reduce: Annotated[bool, _base.REDUCES] = True
     """Reduce gradients beside the last backward instead of after it."""
-    overlap_param_gather: Annotated[bool, GATHERS] = True
+    overlap_param_gather: Annotated[bool, _base.GATHERS] = True
     """Gather updated parameters beside the first forward instead of before it."""
-    ddp_bucket_size: Annotated[int | None, REDUCES] = Field(default=None, gt=0, le=1 << 40)
+    ddp_bucket_size: Annotated[int | None, _base.REDUCES] = Field(default=None, gt=0, le=1 << 40)
     """Parameters of a gradient bucket; none given means max(40 M, 1 M * ranks), Megatron's."""
-    microbatch_group_size_per_vp_stage: Annotated[Count | None, ORDER] = None
+    microbatch_group_size_per_vp_stage: Annotated[_base.Count | None, _base.ORDER] = None
     """Microbatches that a chunk takes before the next chunk's turn, in the interleaved schedule;
     none given means pp."""
-    overlap_p2p_comm: Annotated[bool | None, SENDS] = None
+    overlap_p2p_comm: Annotated[bool | None, _base.SENDS] = None
     """Send activations between pipeline ranks beside compute; otherwise a rank waits until what it
     sends has arrived. None given means with virtual stages or a split backward, as in Megatron."""
     tp_comm_overlap: Literal[False, True, "user_buffers", "async_tp"] = False
@@ -209,3 +202,11 @@ class ParallelismConfig(Config):
     def sharding_stage(self) -> int:
         """ZeRO stage in effect; FSDP is stage 3."""
         return 3 if self.fsdp else self.zero_stage
+
+
+def divisors(number: int, limit: int = 1 << 20) -> list[int]:
+    """Return the divisors of ``number`` up to ``limit``, ascending."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return [
+        value for value in sorted({*small, *(number // value for value in small)}) if value <= limit
+    ]

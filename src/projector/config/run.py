@@ -6,15 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from projector.config._base import (
-    NUMBER,
-    AtLeastOne,
-    Config,
-    Count,
-    CountOrNone,
-    NotNegative,
-    Positive,
-)
+from projector.config import _base
 from projector.config.prices import region_named
 from projector.config.resources import SPELLINGS, hardware_table
 from projector.errors import ConfigError, shown
@@ -34,13 +26,13 @@ def switched(value: Any) -> Any:
         return {"enabled": value}
     if value is None:
         return {}
-    if not isinstance(value, Mapping | Config):
+    if not isinstance(value, Mapping | _base.Config):
         allowed = "true, false or a mapping"
         raise ConfigError(f"takes {allowed} (got {shown(value)})", value=value, allowed=allowed)
     return value
 
 
-class OwnedConfig(Config):
+class OwnedConfig(_base.Config):
     """A fleet of one's own, by section 5 of the Roofline methodology.
 
     Of the fields that nothing is given for, ``hardware/prices.yaml`` has the numbers.
@@ -48,29 +40,29 @@ class OwnedConfig(Config):
 
     enabled: bool = False
     """Whether the run is paid with devices that are owned."""
-    capex_usd_per_gpu: Positive | None = None
+    capex_usd_per_gpu: _base.Positive | None = None
     """Purchase of one device; none given means the listed one, where ``prices`` is ``listed``."""
-    system_share: NotNegative | None = None
+    system_share: _base.NotNegative | None = None
     """Purchase of hosts, network and storage over that of the devices."""
-    lifetime_years: Annotated[Positive, Field(ge=LEAST_YEARS)] | None = None
+    lifetime_years: Annotated[_base.Positive, Field(ge=LEAST_YEARS)] | None = None
     """Years over which the purchase is written off."""
-    utilisation: Annotated[float, Field(ge=LEAST_SHARE, le=1), NUMBER] | None = None
+    utilisation: Annotated[float, Field(ge=LEAST_SHARE, le=1), _base.NUMBER] | None = None
     """Share of these years in which some run pays."""
-    cooling_usd_per_w: NotNegative | None = None
+    cooling_usd_per_w: _base.NotNegative | None = None
     """Of the TDP of devices; every year, unless ``facility`` says otherwise."""
-    real_estate_usd_per_mw: NotNegative | None = None
+    real_estate_usd_per_mw: _base.NotNegative | None = None
     """Of the TDP of devices; every year, unless ``facility`` says otherwise."""
     facility: Literal["yearly", "once"] = "yearly"
     """Whether cooling and real estate are paid every year, as the equation of the methodology has
     it, or once in the lifetime, as its text could be read."""
-    staff_share_per_year: NotNegative | None = None
+    staff_share_per_year: _base.NotNegative | None = None
     """Of the capex of devices."""
 
 
-class CostConfig(Config):
+class CostConfig(_base.Config):
     """Prices of a run; without any, no money is projected."""
 
-    usd_per_gpu_hour: NotNegative | None = None
+    usd_per_gpu_hour: _base.NotNegative | None = None
     """Rent of one device, paid for every reserved one as long as the run takes."""
     prices: Literal["none", "listed"] = "none"
     """Whether the dated prices of ``hardware/prices.yaml`` stand in for what is not stated."""
@@ -103,16 +95,16 @@ class CostConfig(Config):
         return self.usd_per_gpu_hour is not None or self.prices == "listed" or self.owned.enabled
 
 
-class EnergyConfig(Config):
+class EnergyConfig(_base.Config):
     """What a run draws beside its devices, and what its power costs and emits."""
 
-    pue: AtLeastOne | None = None
+    pue: _base.AtLeastOne | None = None
     """Power of the building over that of its machines; none given means
     ``hardware/prices.yaml``."""
-    node_overhead_w_per_gpu: NotNegative | None = None
+    node_overhead_w_per_gpu: _base.NotNegative | None = None
     """The rest of a node and of the network, for each device; none given means
     ``hardware/power.yaml``."""
-    usd_per_kwh: NotNegative | None = None
+    usd_per_kwh: _base.NotNegative | None = None
     """Paid by an owner; in a rent it is included. None given means ``hardware/prices.yaml``."""
     grid: float | str | None = None
     """Grams of CO2 that a kWh emits, or a region of ``hardware/prices.yaml``; none given means the
@@ -159,18 +151,18 @@ def _amount(value: Any) -> Any:
     return amount
 
 
-Amount = Annotated[float, Field(ge=1, le=MOST_TOKENS), NUMBER, BeforeValidator(_amount)]
+Amount = Annotated[float, Field(ge=1, le=MOST_TOKENS), _base.NUMBER, BeforeValidator(_amount)]
 """Of what is trained: at least one token or sequence; texts such as ``15.6T`` are read."""
 
 
-class WarmUpConfig(Config):
+class WarmUpConfig(_base.Config):
     """Steps with a smaller global batch at the beginning, as Megatron's ``rampup_batch_size``."""
 
-    start_batch_size: Count | None = None
+    start_batch_size: _base.Count | None = None
     """Sequences of the first step; none given means that every step is whole."""
-    increment: Count | None = None
+    increment: _base.Count | None = None
     """Sequences by which the batch grows, again and again; none given means in one go."""
-    samples: Count | None = None
+    samples: _base.Count | None = None
     """Sequences that are trained until the batch is whole."""
 
     @model_validator(mode="after")
@@ -184,44 +176,44 @@ class WarmUpConfig(Config):
         return self
 
 
-class EvaluationConfig(Config):
+class EvaluationConfig(_base.Config):
     """Forward passes over held-out data in between."""
 
     enabled: bool = False
     """Whether they are counted."""
-    interval_steps: Count = 1000
+    interval_steps: _base.Count = 1000
     """Steps from one evaluation to the next; the default is Megatron's."""
-    iterations: Count = 100
+    iterations: _base.Count = 100
     """Global batches of one evaluation; the default is Megatron's."""
-    forward_share: NotNegative | None = None
+    forward_share: _base.NotNegative | None = None
     """Time of a forward pass over that of a step; none given means by FLOP, a third without
     recomputation."""
     aliases: ClassVar = {"eval_interval": "interval_steps", "eval_iters": "iterations"}
 
 
-class CheckpointConfig(Config):
+class CheckpointConfig(_base.Config):
     """Saving weights and optimizer states to storage, and reading them again."""
 
     enabled: bool = True
     """Whether checkpoints are written."""
-    interval_s: Positive | None = None
+    interval_s: _base.Positive | None = None
     """Training between two checkpoints; none given means the interval of least expected time."""
-    interval_steps: Count | None = None
+    interval_steps: _base.Count | None = None
     """The same in steps (Megatron ``save_interval``)."""
     asynchronous: bool = False
     """Steps go on while a copy in host memory is written (Megatron ``async_save``)."""
-    size_gib: Positive | None = None
+    size_gib: _base.Positive | None = None
     """All files of one checkpoint; none given means weights, master weights and moments of the
     memory model."""
-    write_gb_per_s: Positive | None = None
+    write_gb_per_s: _base.Positive | None = None
     """What storage takes from all nodes together; none given means the share of each node."""
-    write_gb_per_s_per_node: Positive | None = None
+    write_gb_per_s_per_node: _base.Positive | None = None
     """What storage takes from one node; none given means ``hardware/failures.yaml``."""
-    read_gb_per_s: Positive | None = None
+    read_gb_per_s: _base.Positive | None = None
     """What storage gives to all nodes together; none given means the share of each node."""
-    read_gb_per_s_per_node: Positive | None = None
+    read_gb_per_s_per_node: _base.Positive | None = None
     """What storage gives to one node; none given means ``hardware/failures.yaml``."""
-    overhead_s: NotNegative | None = None
+    overhead_s: _base.NotNegative | None = None
     """Of a checkpoint beside its bytes: planning, barriers, metadata; none given means
     ``hardware/failures.yaml``."""
     aliases: ClassVar = {"save_interval": "interval_steps", "async_save": "asynchronous"}
@@ -239,37 +231,37 @@ class CheckpointConfig(Config):
         return self
 
 
-class FailuresConfig(Config):
+class FailuresConfig(_base.Config):
     """Interruptions that nobody planned, and what follows each."""
 
     enabled: bool = True
     """Whether a run is interrupted."""
-    gpu_mtbf_hours: Positive | None = None
+    gpu_mtbf_hours: _base.Positive | None = None
     """Hours of one device between two failures that it causes; none given means
     ``hardware/failures.yaml``."""
-    node_mtbf_hours: Positive | None = None
+    node_mtbf_hours: _base.Positive | None = None
     """Hours of one node between two failures of anything but its devices: host, network,
     software; none given means ``hardware/failures.yaml``."""
-    detection_s: NotNegative | None = None
+    detection_s: _base.NotNegative | None = None
     """From a failure until somebody or something stops the job; none given means
     ``hardware/failures.yaml``."""
-    restart_s: NotNegative | None = None
+    restart_s: _base.NotNegative | None = None
     """From there to the first step, without reading the checkpoint; none given means
     ``hardware/failures.yaml``."""
-    spare_nodes: CountOrNone | None = Field(default=None, le=1 << 16)
+    spare_nodes: _base.CountOrNone | None = Field(default=None, le=1 << 16)
     """Nodes that wait to take over; none given means that there is always one."""
-    repair_hours: NotNegative | None = None
+    repair_hours: _base.NotNegative | None = None
     """Until a node that was taken out returns; none given means ``hardware/failures.yaml``."""
-    repaired_share: Annotated[float, Field(ge=0, le=1), NUMBER] | None = None
+    repaired_share: Annotated[float, Field(ge=0, le=1), _base.NUMBER] | None = None
     """Share of failures that take a node out; none given means ``hardware/failures.yaml``."""
 
 
-class StragglersConfig(Config):
+class StragglersConfig(_base.Config):
     """Devices, nodes and links that are slow for a while; the step has its steady spread."""
 
     enabled: bool = True
     """Whether they are counted."""
-    slowdown: NotNegative | None = None
+    slowdown: _base.NotNegative | None = None
     """Time that they add to the steps, as a share; none given means ``hardware/failures.yaml``."""
 
 
@@ -281,12 +273,12 @@ _OF_TERMS = dict.fromkeys(EvaluationConfig.aliases, "evaluation") | dict.fromkey
 """Megatron's names of settings that are fields of a term."""
 
 
-class RunConfig(Config):
+class RunConfig(_base.Config):
     """A whole run; without tokens, steps or samples none is projected."""
 
     tokens: Amount | None = None
     """Tokens to train."""
-    steps: Count | None = None
+    steps: _base.Count | None = None
     """The same in steps of the whole global batch (Megatron ``train_iters``)."""
     samples: Amount | None = None
     """The same in sequences (Megatron ``train_samples``)."""
@@ -343,7 +335,7 @@ class RunConfig(Config):
 
 
 def _fields(term: Any) -> Mapping[str, Any]:
-    if isinstance(term, Config):
+    if isinstance(term, _base.Config):
         return term.model_dump(exclude_unset=True)
     if isinstance(term, bool):
         return {"enabled": term}

@@ -5,18 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from projector.config._base import (
-    GATHERS,
-    ORDER,
-    REDUCES,
-    UPDATES,
-    Config,
-    Count,
-    CountOrNone,
-    Label,
-    Positive,
-    Shares,
-)
+from projector.config import _base
 from projector.config.adapter import AdapterConfig, adapter_data
 from projector.config.device_kernels import matrix_type_named
 from projector.config.framework import FrameworkConfig
@@ -70,7 +59,7 @@ FUSED_UNITS = {"deepep": 20, "hybridep": 16}
 """Fused exchanges of experts, and the compute units that Megatron gives them by default."""
 
 
-class RecomputeConfig(Config):
+class RecomputeConfig(_base.Config):
     """Which activations are dropped in the forward and computed again in the backward."""
 
     granularity: Literal["none", "selective", "full"] = "none"
@@ -78,9 +67,9 @@ class RecomputeConfig(Config):
     method: Literal["uniform", "block"] = "uniform"
     """Full recomputation of all layers in units of num_layers, or of the first num_layers of
     each pipeline chunk."""
-    num_layers: CountOrNone | None = None
+    num_layers: _base.CountOrNone | None = None
     """Unit length (uniform; default 1) or number of layers a chunk recomputes (block)."""
-    layers: tuple[CountOrNone, ...] | None = None
+    layers: tuple[_base.CountOrNone, ...] | None = None
     """Full recomputation of exactly these layers, counted from 0 over the whole model."""
     modules: tuple[str, ...] = ("core_attn",)
     """Modules that selective recomputation drops."""
@@ -110,38 +99,38 @@ class RecomputeConfig(Config):
         return self
 
 
-class OptimizerConfig(Config):
+class OptimizerConfig(_base.Config):
     """Optimizer and the type of each of its states."""
 
-    name: Annotated[Literal["adam", "sgd", "muon"], UPDATES] = "adam"
+    name: Annotated[Literal["adam", "sgd", "muon"], _base.UPDATES] = "adam"
     """Update rule: Adam keeps two moments, SGD with momentum and Muon one."""
-    master_weights: Annotated[Literal["fp32", "split", "shared", "none"], UPDATES] = "fp32"
+    master_weights: Annotated[Literal["fp32", "split", "shared", "none"], _base.UPDATES] = "fp32"
     """FP32 copy of the weights, only the 16 bits that BF16 weights lack, the weights themselves
     (``shared``: they are kept in FP32 and cast where they are gathered or used, as PyTorch's FSDP
     2 does with mixed precision), or nothing."""
-    moment_dtype: Annotated[Literal["fp32", "bf16", "fp16", "fp8"], UPDATES] = "fp32"
+    moment_dtype: Annotated[Literal["fp32", "bf16", "fp16", "fp8"], _base.UPDATES] = "fp32"
     """Type of the moments (precision-aware optimizer when narrower than FP32)."""
-    offload_fraction: Annotated[float, UPDATES] = Field(default=0.0, ge=0, le=1)
+    offload_fraction: Annotated[float, _base.UPDATES] = Field(default=0.0, ge=0, le=1)
     """Share of the optimizer states kept in host memory and updated there."""
-    update_bytes: Annotated[float, UPDATES] = Field(default=0.0, ge=0, le=64)
+    update_bytes: Annotated[float, _base.UPDATES] = Field(default=0.0, ge=0, le=64)
     """What an update makes beside its states, bytes for each parameter that a rank updates: none
     where one kernel updates all in place, 4 for the intermediate of PyTorch's ``foreach`` Adam."""
 
 
-class MoETrainingConfig(Config):
+class MoETrainingConfig(_base.Config):
     """How tokens reach their experts."""
 
     dispatcher: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
     """Token dispatcher: all-to-all, gather everything, or a fused exchange that sends a token once
     to each node (``hybridep`` copies by bulk transfers and needs fewer compute units)."""
-    dispatcher_sms: Count | None = Field(default=None, le=1 << 20)
+    dispatcher_sms: _base.Count | None = Field(default=None, le=1 << 20)
     """Compute units that a fused exchange takes; what hides it loses them. None given means
     Megatron's defaults, 20 for ``deepep`` and 16 for ``hybridep``."""
     load: Literal["balanced", "zipf"] = "balanced"
     """Distribution of tokens over experts."""
     zipf_exponent: float = Field(default=1.0, ge=0, le=8)
     """Exponent of the Zipf load."""
-    capacity_factor: Positive | None = None
+    capacity_factor: _base.Positive | None = None
     """Tokens kept for each expert over the balanced share; none drops nothing. Without
     ``host_sync`` every expert is padded to it, so that it computes and exchanges as many."""
     dispatch_precision: Literal["bf16", "fp8"] = "bf16"
@@ -166,26 +155,28 @@ class MoETrainingConfig(Config):
         return self.dispatcher_sms or FUSED_UNITS[self.dispatcher]
 
 
-class TrainingConfig(Config):
+class TrainingConfig(_base.Config):
     """One training step."""
 
-    micro_batch_size: Annotated[int, Label("micro-batch", "sequences")] = Field(gt=0, le=1 << 24)
+    micro_batch_size: Annotated[int, _base.Label("micro-batch", "sequences")] = Field(
+        gt=0, le=1 << 24
+    )
     """Sequences of one microbatch on one data-parallel rank."""
     global_batch_size: Annotated[
         int,
-        Label("global batch", "sequences"),
-        Shares("family", "decides the number of microbatches, each of which costs the same"),
+        _base.Label("global batch", "sequences"),
+        _base.Shares("family", "decides the number of microbatches, each of which costs the same"),
     ] = Field(gt=0, le=1 << 40)
     """Sequences of one optimizer step over all ranks."""
-    seq_length: Annotated[int, Label("sequence", "tokens")] = Field(gt=0, le=1 << 28)
+    seq_length: Annotated[int, _base.Label("sequence", "tokens")] = Field(gt=0, le=1 << 28)
     """Tokens of one sequence."""
-    packed_tokens: Count | None = Field(default=None, le=1 << 28)
+    packed_tokens: _base.Count | None = Field(default=None, le=1 << 28)
     """Mean length of the sequences that are packed into one of ``seq_length``, each of which
     attends to itself alone; none given, or one of at least ``seq_length``, means that one fills
     it."""
     framework: Annotated[
         FrameworkConfig | None,
-        Shares("replica", "sets the defaults of other fields, which are compared"),
+        _base.Shares("replica", "sets the defaults of other fields, which are compared"),
     ] = None
     """Training framework, a name or a mapping of name and release: it sets the defaults of fields
     that the job leaves out (docs/frameworks.md). None given means the defaults shown here, those of
@@ -197,7 +188,7 @@ class TrainingConfig(Config):
     """How FP8 scales are found: current scaling by tensor or row reads a tensor once more than
     delayed or blockwise scaling. Blockwise scaling runs on the kernels of ``fp8_block`` where a
     device describes them."""
-    fp8_param_gather: Annotated[bool, GATHERS] = False
+    fp8_param_gather: Annotated[bool, _base.GATHERS] = False
     """Keep and gather the primary weights in FP8."""
     fp8_weight_transpose_cache: bool = True
     """Keep an FP8 transpose of each weight for the backward."""
@@ -207,7 +198,7 @@ class TrainingConfig(Config):
     fp8_attention: bool = False
     """Fused attention computes in FP8 beside narrow linear layers (``fp8_dpa`` of Transformer
     Engine): Q, K, V and the gradient of the output are quantised, and kept so."""
-    first_last_layers_bf16: CountOrNone = 0
+    first_last_layers_bf16: _base.CountOrNone = 0
     """Layers at each end that stay in BF16 with a narrow precision."""
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of the main gradients that microbatches accumulate in."""
@@ -215,7 +206,7 @@ class TrainingConfig(Config):
     """Weight-gradient GEMMs add to the main gradients in place. Otherwise each writes a gradient in
     16 bits, which a kernel of its own adds. Nothing accumulates under FSDP, which reduces the
     gradients of each microbatch."""
-    grad_reduce_dtype: Annotated[Literal["fp32", "bf16"] | None, REDUCES] = None
+    grad_reduce_dtype: Annotated[Literal["fp32", "bf16"] | None, _base.REDUCES] = None
     """Type of gradients on the wire; none given means gradient_dtype."""
     recompute: RecomputeConfig = RecomputeConfig()
     """Activation recomputation: none, selective, full, or a mapping."""
@@ -233,20 +224,20 @@ class TrainingConfig(Config):
     schedule: Annotated[
         str,
         AfterValidator(schedule_name),
-        Label("pipeline schedule"),
-        Shares("replica", "compared under the name it resolves to"),
+        _base.Label("pipeline schedule"),
+        _base.Shares("replica", "compared under the name it resolves to"),
     ] = "auto"
     """Pipeline schedule, by the name here, in a paper or in Primus; auto is 1F1B, interleaved when
     vpp > 1. One that needs one chunk or two gets them, unless vpp is stated where it is."""
-    zero_bubble_max_pending_backward: Annotated[Count | None, ORDER] = None
+    zero_bubble_max_pending_backward: Annotated[_base.Count | None, _base.ORDER] = None
     """Microbatches whose activations a planned schedule lets a rank hold; by default
     as many as the device has room for."""
     optimizer_post_validation: Annotated[
-        bool, Shares("replica", "decides the order, and how the step of each job ends")
+        bool, _base.Shares("replica", "decides the order, and how the step of each job ends")
     ] = False
     """Ranks begin the next step without waiting for the others, as the gradient norm is checked
     afterwards (zero bubble); the step is then the longest span of one rank."""
-    schedule_solver_work: Annotated[CountOrNone, ORDER] = SOLVER_WORK
+    schedule_solver_work: Annotated[_base.CountOrNone, _base.ORDER] = SOLVER_WORK
     """What the integer program of ``seaailab-ilp`` is worth, in units that do not depend on the
     machine. A node of its search over n undecided pairs of operations costs n squared. The default
     is about ten seconds of one core."""
@@ -255,7 +246,7 @@ class TrainingConfig(Config):
     attention_dropout: float = Field(default=0.1, ge=0, lt=1)
     """Share of scores that unfused attention drops, by default Megatron's; 0 keeps less of them."""
     attention_kernel: Annotated[
-        str, Shares("replica", "chooses the record of a device, which is compared beside it")
+        str, _base.Shares("replica", "chooses the record of a device, which is compared beside it")
     ] = "default"
     """Fused attention by the device's name for it; default is the best its stack offers."""
     elementwise: Literal["fused", "eager"] = "fused"

@@ -9,6 +9,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.first_order_job import AnyJob, load_first_order_job
+from projector.config.parallelism import divisors
 from projector.config.resources import settings_of
 from projector.first_order.equations import Constants
 from projector.first_order.results import FirstOrderPerformance, project_performance
@@ -49,9 +50,9 @@ def legal_layouts(job: AnyJob) -> list[Layout]:
     experts = 1 if model.moe is None else model.moe.num_experts
     found = []
     for tp, pp, ep in product(
-        _divisors(model.num_attention_heads, gpus),
-        _divisors(model.num_layers, min(gpus, MOST_STAGES)),
-        _divisors(experts, gpus),
+        divisors(model.num_attention_heads, gpus),
+        divisors(model.num_layers, min(gpus, MOST_STAGES)),
+        divisors(experts, gpus),
     ):
         replicas, left = divmod(gpus, tp * pp)
         # Experts are spread over the ranks of data parallelism, each divided over TP.
@@ -102,7 +103,3 @@ def _columns_of(job: AnyJob, layouts: list[Layout]) -> TrainingColumns:
         checkpointed=full.astype(np.bool_),
         global_batch=np.full(num, float(job.training.global_batch_size)),
     )
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [value for value in range(1, min(number, most) + 1) if number % value == 0]

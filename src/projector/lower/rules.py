@@ -9,6 +9,7 @@ from projector.arrays import Flags, Ints
 from projector.config.adapter import AdapterConfig, model_sites
 from projector.config.device import Device
 from projector.config.job import Job
+from projector.config.parallelism import divisors
 from projector.config.training import Precision
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_looked_up, group_rows
@@ -54,14 +55,6 @@ def first_broken(job: Job) -> ConfigError | None:
     if broken > EVEN_STEP and RULES[EVEN_STEP].broken(batch, columns)[0]:
         broken = EVEN_STEP
     return RULES[broken].error(job) if broken < len(RULES) else None
-
-
-def divisors(number: int, limit: int = 1 << 20) -> list[int]:
-    """Return the divisors of ``number`` up to ``limit``, ascending."""
-    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
-    return [
-        value for value in sorted({*small, *(number // value for value in small)}) if value <= limit
-    ]
 
 
 def _error(key: str, value: Any, message: str, allowed: Any) -> ConfigError:

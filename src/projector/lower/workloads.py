@@ -18,6 +18,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_looked_up, group_rows, offsets
+from projector.lower import workload_columns
 from projector.lower.batch import PLACED, JobBatch, JobColumns
 from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.hardware import attention_name
@@ -32,13 +33,6 @@ from projector.lower.stages import (
     LayerSplit,
     Stage,
     stage_layout,
-)
-from projector.lower.workload_columns import (
-    KIND,
-    Pieces,
-    PlacedColumns,
-    WorkloadColumns,
-    workload_records,
 )
 
 
@@ -110,9 +104,11 @@ class Workloads:
         return rows
 
     @cached_property
-    def columns(self) -> WorkloadColumns:
+    def columns(self) -> workload_columns.WorkloadColumns:
         """The columns of the workloads."""
-        return PlacedColumns(self.shapes, self.shape, self.on_device, self.on_fabric)
+        return workload_columns.PlacedColumns(
+            self.shapes, self.shape, self.on_device, self.on_fabric
+        )
 
     @cached_property
     def pipeline_of_run(self) -> Ints:
@@ -374,8 +370,8 @@ def _shapes(
     job_of_run = np.repeat(np.arange(len(runs_of)), runs_of)
     piece, piece_of_run = group_rows(job_of_run, kind_of_run)
     owner = job_of_run[piece]
-    records = workload_records(
-        Pieces(batch.take(owner), columns.take(owner), kinds[kind_of_run[piece]])
+    records = workload_columns.workload_records(
+        workload_columns.Pieces(batch.take(owner), columns.take(owner), kinds[kind_of_run[piece]])
     )
     distinct, shape_of_piece = group_rows(records.view(np.int64).reshape(len(records), -1))
     return records[distinct], shape_of_piece[piece_of_run]
@@ -401,7 +397,7 @@ def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
     numbers = [[known.setdefault(kind, len(known)) for kind in item.kinds] for item in layout_runs]
     stages = [len(item.runs_of_stage) for item in layout_runs]
     runs = [len(item.kinds) for item in layout_runs]
-    kinds = np.zeros(len(known), KIND)
+    kinds = np.zeros(len(known), workload_columns.KIND)
     for kind, number in known.items():
         if isinstance(kind, LayerKind):
             kinds[number] = kind

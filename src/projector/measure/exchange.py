@@ -348,11 +348,7 @@ class Ranks:
 
     def meet(self) -> None:
         """Wait until every rank is here."""
-        if self.count > 1:
-            try:
-                self.torch.distributed.barrier(group=self.control)
-            except RuntimeError as error:
-                raise LostRankError(str(error)) from error
+        self.agree(0.0)
 
     def block(self, size: int) -> Any:
         """Return the process group of this rank's block of so many, None for a rank left over."""

@@ -18,24 +18,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from projector.distribution import install_command
+from projector.distribution import install_command, installed_version
 from projector.errors import MeasurementError
 from projector.measure import guard
-from projector.measure.task import (
-    ANSWER_IS_THERE,
-    LOST_RANK,
-    Answer,
-    Progress,
-    Task,
-    read_answer,
-    read_error,
-    told,
-)
+from projector.measure import task as tasks
 
 WORKER = (sys.executable, "-P", "-m", "projector.measure.worker")
 """The command that is given the paths of a task and of its answer."""
@@ -64,12 +54,12 @@ SHOWN_LINES = 6
 
 
 def run_task(
-    task: Task,
+    task: tasks.Task,
     *,
     timeout_s: float | None = None,
     silence_s: float = SILENCE_S,
-    progress: Progress | None = None,
-) -> Answer:
+    progress: tasks.Progress | None = None,
+) -> tasks.Answer:
     """Measure every program of a task; the answer has one outcome for each.
 
     It runs in a process of its own, or in that of `kept_worker`. All is ended after ``timeout_s``,
@@ -108,7 +98,7 @@ class Worker:
         self._layout: tuple[int, ...] = ()
         self._tasks = 0
 
-    def start(self, task: Task) -> None:
+    def start(self, task: tasks.Task) -> None:
         """Start to import torch for tasks of as many ranks, unless that runs already."""
         layout = (task.ranks, task.tp, task.cp, task.ep, task.etp)
         if self._guarded is not None and self._guarded.poll() is None and layout == self._layout:
@@ -122,7 +112,9 @@ class Worker:
         self._guarded = _started(task, self._folder)
         self._held.callback(_stop, self._guarded)
 
-    def run(self, task: Task, limits: "_Limits", progress: Progress | None) -> Answer:
+    def run(
+        self, task: tasks.Task, limits: "_Limits", progress: tasks.Progress | None
+    ) -> tasks.Answer:
         """Measure every program of a task."""
         self.start(task)
         assert self._guarded is not None
@@ -139,7 +131,7 @@ class Worker:
             code = 0 if ended.answered else self._guarded.wait()
             if code:
                 raise _failure(task, code, self._folder, answered, ended)
-            return read_answer(task, answered)
+            return tasks.read_answer(task, answered)
         finally:
             if not ended.answered:
                 self.stop()
@@ -166,7 +158,7 @@ def dismiss_worker() -> None:
         kept.dismiss()
 
 
-def _write_task(asked: Path, task: Task) -> None:
+def _write_task(asked: Path, task: tasks.Task) -> None:
     # It appears whole, as the worker waits for it.
     part = asked.with_suffix(".part")
     try:
@@ -194,13 +186,10 @@ def check_torch() -> None:
     if find_spec("torch") is None:
         msg = f"measuring needs torch, which is not installed: {INSTALL}"
         raise MeasurementError(msg, key="torch", allowed=INSTALL)
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        # Built from source, or something else of that name; importing it will tell.
-        return
+    version = installed_version("torch")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if numbers < LEAST_TORCH:
+    # Without one it is built from source, or something else of that name; importing it will tell.
+    if version and numbers < LEAST_TORCH:
         least = ".".join(map(str, LEAST_TORCH))
         msg = f"measuring needs torch {least} or newer, and {version} is installed: {INSTALL}"
         raise MeasurementError(msg, key="torch", value=version, allowed=f"{least} or newer")
@@ -223,7 +212,7 @@ class _Ended:
     """What it said last that it measured."""
 
 
-def _launch(task: Task, folder: Path) -> list[str]:
+def _launch(task: tasks.Task, folder: Path) -> list[str]:
     """Return the command up to its two paths; torchrun starts several ranks."""
     if task.ranks == 1:
         return list(WORKER)
@@ -241,7 +230,7 @@ def _launch(task: Task, folder: Path) -> list[str]:
     ]
 
 
-def _started(task: Task, folder: Path) -> "subprocess.Popen[bytes]":
+def _started(task: tasks.Task, folder: Path) -> "subprocess.Popen[bytes]":
     command = [*_launch(task, folder), str(folder / ASKED), str(folder / ANSWERED)]
     # The variables of the worker: temporary files go where they are removed.
     variables = {**os.environ, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
@@ -285,7 +274,10 @@ def _stop(guarded: "subprocess.Popen[bytes]") -> None:
 
 
 def _follow(
-    guarded: "subprocess.Popen[bytes]", ended: _Ended, limits: _Limits, progress: Progress | None
+    guarded: "subprocess.Popen[bytes]",
+    ended: _Ended,
+    limits: _Limits,
+    progress: tasks.Progress | None,
 ) -> None:
     """Read both outputs until an answer is there, they close, or a time limit has passed."""
     assert guarded.stdout is not None
@@ -311,12 +303,12 @@ def _follow(
                     _hear(line.decode("utf-8", "replace"), ended, progress)
 
 
-def _hear(line: str, ended: _Ended, progress: Progress | None) -> None:
-    text = told(line)
+def _hear(line: str, ended: _Ended, progress: tasks.Progress | None) -> None:
+    text = tasks.told(line)
     if text is None:
         ended.errors.append(line)
         return
-    if text == ANSWER_IS_THERE:
+    if text == tasks.ANSWER_IS_THERE:
         ended.answered = True
         return
     ended.now = text
@@ -345,9 +337,9 @@ def _late(limits: _Limits, start: float, now: str) -> MeasurementError:
 
 
 def _failure(
-    task: Task, code: int, folder: Path, answered: Path, ended: _Ended
+    task: tasks.Task, code: int, folder: Path, answered: Path, ended: _Ended
 ) -> MeasurementError:
-    stated = read_error(answered)
+    stated = tasks.read_error(answered)
     if stated is not None:
         return stated
     lines, who = list(ended.errors), "the worker"
@@ -370,7 +362,7 @@ def _failure(
 
 
 def _how(code: int) -> str:
-    if code == LOST_RANK:
+    if code == tasks.LOST_RANK:
         return "waited in vain for another rank, which hangs or has ended,"
     if code >= 0:
         return f"ended with exit code {code}"
@@ -391,8 +383,8 @@ def _failed_rank(said: str) -> tuple[int, int] | None:
     first = _pairs(cause)
     if not found or not first:
         return None
-    blamed = [pair for pair in _pairs(others) if pair[1] not in {LOST_RANK, -signal.SIGTERM}]
-    return blamed[0] if first[0][1] == LOST_RANK and blamed else first[0]
+    blamed = [pair for pair in _pairs(others) if pair[1] not in {tasks.LOST_RANK, -signal.SIGTERM}]
+    return blamed[0] if first[0][1] == tasks.LOST_RANK and blamed else first[0]
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:

@@ -6,8 +6,6 @@ JSON that a disk, an editor or a network may have spoilt is read with care.
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -21,7 +19,7 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.config.yaml_file import check_nesting
-from projector.distribution import package_version
+from projector.distribution import installed_version, package_version
 from projector.envelope import told
 from projector.errors import ConfigError, shown
 from projector.files import check_place, read_bounded, write_whole
@@ -302,7 +300,7 @@ class Record(Config):
         at_hand = gpus_at_hand()
         same_gpu = at_hand is not None and at_hand.name == self.environment.device
         if same_gpu or self.environment.backend == "cpu":
-            pairs.append(("torch", self.environment.torch, _torch_at_hand()))
+            pairs.append(("torch", self.environment.torch, installed_version("torch")))
         if same_gpu:
             pairs.append(("the driver", self.environment.driver, driver_at_hand()))
         return [
@@ -430,13 +428,6 @@ def _shapes_of(
 
 def _unfit(msg: str, field: str, measured: Any, asked: Any) -> ConfigError:
     return ConfigError(f"{LOAD}: {msg}", key=f"{LOAD}.{field}", value=asked, allowed=measured)
-
-
-def _torch_at_hand() -> str:
-    try:
-        return installed_version("torch")
-    except PackageNotFoundError:
-        return ""
 
 
 LONGEST = 10

@@ -16,11 +16,13 @@ from projector.config.first_order import FirstOrderConfig
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model import MoEConfig
+from projector.config.parallelism import divisors
 from projector.config.resources import settings_of
 from projector.config.run import RunConfig
 from projector.envelope import told
 from projector.errors import ConfigError
-from projector.lower.rules import divisors, first_broken
+from projector.lower.batch import data_parallel
+from projector.lower.rules import first_broken
 from projector.lower.workloads import layout_of
 
 _SETTINGS = settings_of("benchmark_job")
@@ -118,13 +120,13 @@ class Reduction:
     @property
     def min_dp(self) -> int:
         """Data parallelism of the target on the fewest whole nodes that hold a copy."""
-        gpus = self.least_nodes * self.target.cluster.gpus_per_node
-        return gpus // _model_parallel(self.target)
+        split, gpus = self.target.parallelism, self.least_nodes * self.target.cluster.gpus_per_node
+        return gpus // (split.tp * split.pp * split.cp)
 
     @property
     def target_dp(self) -> int:
         """Data parallelism of the target."""
-        return self.target.cluster.gpus // _model_parallel(self.target)
+        return data_parallel(self.target)
 
     @property
     def least_nodes(self) -> int:
@@ -406,17 +408,12 @@ def _checked_gpus(job: Job, benchmark_gpus: int | None) -> int:
     return benchmark_gpus
 
 
-def _model_parallel(job: Job) -> int:
-    split = job.parallelism
-    return split.tp * split.pp * split.cp
-
-
 def _described(job: Job) -> dict[str, Any]:
     split, cluster = job.parallelism, job.cluster
     return {
         **{name: getattr(split, name) for name in ("tp", "pp", "vpp", "cp", "ep")},
         "etp": degrees_of(job).etp,
-        "dp": cluster.gpus // _model_parallel(job),
+        "dp": data_parallel(job),
         "nodes": cluster.nodes,
         "gpus": cluster.gpus,
         "num_experts": job.model.moe.num_experts if job.model.moe else 0,

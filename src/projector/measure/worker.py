@@ -18,6 +18,7 @@ import torch
 
 from projector.errors import ProjectorError
 from projector.measure import devices
+from projector.measure import task as tasks
 from projector.measure.exchange import LostRankError, Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
 from projector.measure.pace import Stopwatch
@@ -25,15 +26,6 @@ from projector.measure.parts import Kit
 from projector.measure.runners import Bench
 from projector.measure.session import Session
 from projector.measure.smi import address_of
-from projector.measure.task import (
-    ANSWER_IS_THERE,
-    LOST_RANK,
-    Answer,
-    Environment,
-    Task,
-    tell,
-    write_answer,
-)
 from projector.measure.vendor import Sampler
 
 LOOKS_EVERY_S = 0.005
@@ -51,7 +43,7 @@ def main(task_path: str, answer_path: str, *, serving: bool = False) -> int:
     ranks = None
     for turn in count():
         number = turn or ""
-        task = Task.model_validate_json(_awaited(Path(f"{task_path}{number}")))
+        task = tasks.Task.model_validate_json(_awaited(Path(f"{task_path}{number}")))
         answered = Path(f"{answer_path}{number}")
         try:
             kind = kind_of_device(torch, task.device, devices.gpus_at_hand())
@@ -61,20 +53,20 @@ def main(task_path: str, answer_path: str, *, serving: bool = False) -> int:
                 ranks = join(torch, task, kind)
             answer = measure(task.model_copy(update={"device": kind}), ranks)
             if ranks.rank == 0:
-                write_answer(answered, answer)
+                tasks.write_answer(answered, answer)
             if not serving:
                 ranks.leave()
                 break
             if ranks.rank == 0:
-                tell(ANSWER_IS_THERE)
+                tasks.tell(tasks.ANSWER_IS_THERE)
         except ProjectorError as error:
-            write_answer(answered, error)
+            tasks.write_answer(answered, error)
             return 2
         except LostRankError as error:
             sys.stderr.write(f"LostRankError: {error}\n")
             sys.stderr.flush()
             # Leaving in order would wait for the other rank once more.
-            os._exit(LOST_RANK)
+            os._exit(tasks.LOST_RANK)
     return 0
 
 
@@ -84,7 +76,7 @@ def _awaited(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-def measure(task: Task, ranks: Ranks | None = None) -> Answer:
+def measure(task: tasks.Task, ranks: Ranks | None = None) -> tasks.Answer:
     """Run all programs of a task in this process, one rank of those that measure together."""
     if task.threads:
         torch.set_num_threads(task.threads)
@@ -96,7 +88,7 @@ def measure(task: Task, ranks: Ranks | None = None) -> Answer:
     bench = Bench(Kit(torch, device, task.seed), Stopwatch(torch, device), ranks or Ranks(torch))
     with _sampler(device) as sampler:
         outcomes = Session(bench, task.pace, sampler).measure(task.programs)
-    return Answer(environment=environment(device, task), outcomes=outcomes)
+    return tasks.Answer(environment=environment(device, task), outcomes=outcomes)
 
 
 def _sampler(device: Any) -> Sampler:
@@ -106,7 +98,7 @@ def _sampler(device: Any) -> Sampler:
     return Sampler(index, pci=address_of(torch.cuda.get_device_properties(index)))
 
 
-def environment(device: Any, task: Task) -> Environment:
+def environment(device: Any, task: tasks.Task) -> tasks.Environment:
     """Describe where this process measures."""
     backend: Literal["cpu", "cuda", "rocm"] = "cpu"
     runtime = ""
@@ -119,7 +111,7 @@ def environment(device: Any, task: Task) -> Environment:
         name, memory = hand.name if hand else properties.name, properties.total_memory
     else:
         name, memory = devices.cpu_name(), devices.memory_bytes().total
-    return Environment(
+    return tasks.Environment(
         device=name, backend=backend, memory_bytes=memory, ranks=task.ranks,
         threads=torch.get_num_threads() if backend == "cpu" else None,
         torch=torch.__version__, runtime=runtime, libraries=_libraries(backend),

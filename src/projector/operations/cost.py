@@ -21,16 +21,9 @@ from projector.lower.stages import RECOMPUTE_FULL, is_layer
 from projector.lower.workload_columns import ADDS, ADDS_APART
 from projector.lower.workloads import Workloads
 from projector.operations import table as ops
+from projector.operations import work as works
 from projector.operations.linear import FP8, ROWWISE
 from projector.operations.shapes import Shapes
-from projector.operations.work import (
-    dropped_rows,
-    kinds_of_rows,
-    repeated_rows,
-    sum_kinds,
-    with_seconds,
-    work_of_workloads,
-)
 
 NUM_SEGMENTS = 8
 NUM_PHASES = 3
@@ -398,7 +391,7 @@ def sum_workloads(
     return replace(
         counted,
         exposed_s=times.exposed_s,
-        work=with_seconds(counted.work, times.seconds),
+        work=works.with_seconds(counted.work, times.seconds),
         measured=costs.measured,
     )
 
@@ -426,8 +419,8 @@ def time_slots(table: ops.OperationTable, workloads: Workloads) -> TimeSlots:
     """Find out where times are added."""
     return TimeSlots(
         table.phase * len(ops.CATEGORIES) + table.category,
-        kinds_of_rows(table, workloads),
-        repeated_rows(table, workloads),
+        works.kinds_of_rows(table, workloads),
+        works.repeated_rows(table, workloads),
     )
 
 
@@ -449,14 +442,14 @@ def sum_times(
     summed = _sums(workload * width + slots.slot, exposed_s, num * width)
     repeated = workload[again] * width + ops.BACKWARD * terms + slots.slot[again] % terms
     summed += _sums(repeated, exposed_s[again], num * width)
-    seconds = sum_kinds(workload, slots.kind, again, time_s, num)
+    seconds = works.sum_kinds(workload, slots.kind, again, time_s, num)
     return SummedTimes(summed.reshape(num, NUM_PHASES, terms), seconds)
 
 
 def count_workloads(table: ops.OperationTable, workloads: Workloads) -> WorkloadCosts:
     """Add up what the rows of each workload are but for their times, which are left 0."""
     num = len(workloads)
-    dropped, again = dropped_rows(table, workloads), repeated_rows(table, workloads)
+    dropped, again = works.dropped_rows(table, workloads), works.repeated_rows(table, workloads)
     phases = table.workload * NUM_PHASES + table.phase
     phases_again = (table.workload * NUM_PHASES + ops.BACKWARD)[again]
 
@@ -501,5 +494,5 @@ def count_workloads(table: ops.OperationTable, workloads: Workloads) -> Workload
         trained_experts=_sums(table.workload[experts], trained[experts], num),
         packed_parameters=_sums(table.workload[packed], table.parameters[packed], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),
-        work=work_of_workloads(table, again, workloads),
+        work=works.work_of_workloads(table, again, workloads),
     )

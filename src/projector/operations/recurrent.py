@@ -21,13 +21,8 @@ from projector.config.model import CHUNKS, Mixer
 from projector.config.recurrence import WEIGHTS, Weights, Widths, held_bytes
 from projector.kernels.collective_algorithms import ALL_REDUCE, ALL_TO_ALL
 from projector.lower.stages import has_part
+from projector.operations import communication
 from projector.operations.attention import SEGMENT_PROJ, SEGMENT_QKV
-from projector.operations.communication import (
-    emit_collective,
-    emit_region_entry,
-    emit_region_exit,
-    group_row,
-)
 from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
@@ -117,7 +112,7 @@ def _emit_in(
     """
     tokens = shapes.tokens.astype(np.float64)
     activations = 2.0 * tokens * shapes.hidden
-    emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_QKV)
+    communication.emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_QKV)
     emit_linear(
         table, shapes, where, f"{label}.in",
         Linear(
@@ -157,7 +152,7 @@ def _emit_out(table: TableBuilder, shapes: Shapes, where: Ints, label: str, widt
     out = Linear(tokens=shapes.tokens, n_in=width, n_out=shapes.hidden, segment=SEGMENT_PROJ)
     emit_linear(table, shapes, where, f"{label}.out", out)
     activations = 2.0 * shapes.tokens.astype(np.float64) * shapes.hidden
-    emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_PROJ)
+    communication.emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_PROJ)
 
 
 def _emit_products(
@@ -191,9 +186,9 @@ def _emit_context(
     split = where[shapes.cp[where] > 1]
     moved = 2.0 * shapes.tokens.astype(np.float64) * (inwards + outwards)
     for phase in (FORWARD, BACKWARD):
-        emit_collective(
+        communication.emit_collective(
             table, split, f"{label}.cp.all_to_all", phase=phase, category=CP_COMM,
-            operation=ALL_TO_ALL, num_bytes=moved, **group_row(shapes, "cp"),
+            operation=ALL_TO_ALL, num_bytes=moved, **communication.group_row(shapes, "cp"),
         )  # fmt: skip
 
 
@@ -323,10 +318,10 @@ def _emit_mamba1(
     emit_linear(table, shapes, where, f"{label}.x", x)
     divided = where[shapes.tp[where] > 1]
     for phase in (FORWARD, BACKWARD):
-        emit_collective(
+        communication.emit_collective(
             table, divided, f"{label}.x.all_reduce", phase=phase, category=TP_COMM,
             operation=ALL_REDUCE, num_bytes=activations * (rank + 2 * size),
-            **group_row(shapes, "tp"),
+            **communication.group_row(shapes, "tp"),
         )  # fmt: skip
     emit_linear(table, shapes, where, f"{label}.dt", Linear(shapes.tokens, *dt))
     _emit_context(table, shapes, where, label, 3 * value + 2 * size, value)

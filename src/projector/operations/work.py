@@ -48,7 +48,9 @@ def work_of_workloads(table: ops.OperationTable, again: Flags, workloads: Worklo
     widths = (table.k[rows] + table.d_v[rows]) * OPERAND_BYTES[table.dtype[rows]]
     elements = table.m[rows] * table.heads[rows] + table.n[rows] * table.key_heads[rows]
     num_bytes[rows] = elements * widths * table.batch[rows]
-    for column, values in ((FLOP, _flop(table)), (BYTES, num_bytes)):
+    repeats = (table.kind == ops.ATTENTION) & (table.phase == ops.BACKWARD)
+    flop = table.flop * np.where(repeats, EXECUTED_BACKWARD, 1.0)
+    for column, values in ((FLOP, flop), (BYTES, num_bytes)):
         work[:, :, column] = sum_kinds(table.workload, kinds, repeated, values * table.repeats, num)
     return work
 
@@ -71,11 +73,6 @@ def kinds_of_rows(table: ops.OperationTable, workloads: Workloads) -> Ints:
     of_gemm = np.where(table.dtype == workloads.columns.dtype[table.workload], LINEAR, WIDE)
     kinds = np.array([0, OF_ATTENTION, OF_MEMORY, OF_COMMUNICATION, OF_COMMUNICATION], np.int64)
     return np.where(table.kind == ops.GEMM, of_gemm, kinds[table.kind])
-
-
-def _flop(table: ops.OperationTable) -> Floats:
-    again = (table.kind == ops.ATTENTION) & (table.phase == ops.BACKWARD)
-    return table.flop * np.where(again, EXECUTED_BACKWARD, 1.0)
 
 
 def dropped_rows(table: ops.OperationTable, workloads: Workloads) -> Flags:

@@ -4,16 +4,22 @@ Bounds that no layout can beat spare a plan the search of hopeless sizes.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from projector.config.first_order import TILES
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import load_prices
 from projector.errors import ConfigError, ProjectorError
 from projector.planning.choice import Choice
 from projector.planning.question import BATCH, ClusterKind, Question, days_number, usd
 from projector.planning.ranking import status_of
+from projector.searches.exploration import THREADS
+from projector.sweeps.copies import in_copies
+from projector.sweeps.workers import can_copy
 from projector.units import DAY, HOUR
 
 
@@ -139,7 +145,7 @@ class Surveyor:
         self.sites: dict[tuple[str, int], Site] = {}
         self.layouts = 0
         self.expected = 0
-        self._progress = progress
+        self.progress = progress
         self._jobs: dict[str, AnyJob] = {}
         self._bounds: dict[str, Bounds] = {}
 
@@ -165,9 +171,9 @@ class Surveyor:
         key = kind.label, nodes
         if key not in self.sites:
             self.sites[key] = self._searched(kind, nodes)
-            if self._progress is not None:
+            if self.progress is not None:
                 done = len(self.sites)
-                self._progress(done, max(self.expected, done), self.layouts)
+                self.progress(done, max(self.expected, done), self.layouts)
         return self.sites[key]
 
     def _searched(self, kind: ClusterKind, nodes: int) -> Site:
@@ -267,11 +273,52 @@ def survey(surveyor: Surveyor) -> list[Skipped]:
     kinds = _affordable(surveyor, kinds, skipped)
     each = len(question.gpus) or question.settings.sizes
     surveyor.expected = each * len(kinds)
-    for kind in kinds:
-        if question.gpus:
-            _given_sizes(surveyor, kind, skipped)
-        else:
-            climb(surveyor, kind, skipped)
+    return skipped + _side_by_side(surveyor, kinds)
+
+
+def _side_by_side(surveyor: Surveyor, kinds: Sequence[ClusterKind]) -> list[Skipped]:
+    """Search sizes of kinds here and, where it can be copied, beside it in copies of this process.
+
+    The first size goes before: what it loads and learns the copies have.
+    """
+    question = surveyor.question
+    parts = min(len(kinds), THREADS) if question.fidelity == TILES and can_copy() else 1
+    if parts > 1 and not question.gpus:
+        bounds = surveyor.bounds(kinds[0])
+        first = _first_size(question, bounds)
+        if first * bounds.gpus_per_node <= question.settings.most_gpus:
+            surveyor.site(kinds[0], first)
+    calls = [partial(_apart, copy(surveyor), kinds[part::parts]) for part in range(1, parts)]
+    with in_copies(calls) as answers:
+        skipped = {kind.label: _sizes_of(surveyor, kind) for kind in kinds[::parts]}
+        for answer in answers:
+            sites, layouts, of_kind = answer()
+            surveyor.sites |= sites
+            surveyor.layouts += layouts
+            skipped |= of_kind
+    rank = {kind.label: place for place, kind in enumerate(kinds)}
+    surveyor.sites = dict(sorted(surveyor.sites.items(), key=lambda entry: rank[entry[0][0]]))
+    return [each for kind in kinds for each in skipped[kind.label]]
+
+
+_Sites = dict[tuple[str, int], Site]
+
+
+def _apart(
+    surveyor: Surveyor, kinds: Sequence[ClusterKind]
+) -> tuple[_Sites, int, dict[str, list[Skipped]]]:
+    """Return sites of kinds, layouts that were projected, and what was not searched of a kind."""
+    surveyor.sites, surveyor.layouts, surveyor.progress = {}, 0, None
+    skipped = {kind.label: _sizes_of(surveyor, kind) for kind in kinds}
+    return surveyor.sites, surveyor.layouts, skipped
+
+
+def _sizes_of(surveyor: Surveyor, kind: ClusterKind) -> list[Skipped]:
+    skipped: list[Skipped] = []
+    if surveyor.question.gpus:
+        _given_sizes(surveyor, kind, skipped)
+    else:
+        climb(surveyor, kind, skipped)
     return skipped
 
 
@@ -350,9 +397,7 @@ def climb(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) -> None
     Otherwise there are as many as the settings say.
     """
     question, bounds = surveyor.question, surveyor.bounds(kind)
-    first = _power_of_two(bounds.nodes_to_hold())
-    if question.deadline_days is not None:
-        first = max(first, _power_of_two(bounds.nodes_within(question.deadline_days)))
+    first = _first_size(question, bounds)
     _skip_small(question, kind, bounds, first, skipped)
     sites: list[Site] = []
     beyond = 0
@@ -376,6 +421,14 @@ def climb(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) -> None
         if beyond >= 2 and (question.deadline_days is not None or _costs_more(sites)):
             break
     _refine(surveyor, kind, sites)
+
+
+def _first_size(question: Question, bounds: Bounds) -> int:
+    """Return the nodes that the ladder of sizes begins with."""
+    first = _power_of_two(bounds.nodes_to_hold())
+    if question.deadline_days is None:
+        return first
+    return max(first, _power_of_two(bounds.nodes_within(question.deadline_days)))
 
 
 def fewest_that_fit(surveyor: Surveyor, kind: ClusterKind) -> None:

@@ -217,19 +217,17 @@ class Replicas:
             *(getattr(self.columns, name) for name in JobColumns.__annotations__),
             *columns,
         )
-        return self._take(first, of_replica), of_replica
-
-    def _take(self, rows: Ints, of_replica: Ints) -> "Replicas":
-        return replace(
+        one_for_all = replace(
             self,
-            jobs=self.jobs.take(rows),
-            columns=self.columns.take(rows),
+            jobs=jobs.take(first),
+            columns=self.columns.take(first),
             of_job=of_replica.take(self.of_job),
-            pipeline=self.pipeline[rows],
-            fabric=self.fabric[rows],
-            placements=self.placements._replace(of=self.placements.of[rows]),
-            pattern=self.pattern[rows],
+            pipeline=self.pipeline[first],
+            fabric=self.fabric[first],
+            placements=self.placements._replace(of=self.placements.of[first]),
+            pattern=self.pattern[first],
         )
+        return one_for_all, of_replica
 
     def ranks(self, replica: int) -> slice:
         """Return the ranks of one replica."""

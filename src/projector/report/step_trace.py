@@ -103,13 +103,6 @@ class Head(NamedTuple):
     """What tools do not ask for."""
 
 
-class Drawn(NamedTuple):
-    """Numbers under which a file tells of a pipeline rank."""
-
-    rank: int
-    device: int
-
-
 class Work(NamedTuple):
     """One activity of the timeline: a kernel of the step, or a time in which a device waits."""
 
@@ -176,7 +169,7 @@ def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
     }
     works = work_columns(timeline)
     zero_ps = _zero_ps(timeline, works)
-    drawn = {rank: Drawn(rank, rank) for rank in ranks}
+    drawn = {rank: Member(rank, rank, {}) for rank in ranks}
     yield from _Writer(timeline, works, head, zero_ps, drawn).lines(about)
 
 
@@ -209,8 +202,7 @@ def rank_lines(timeline: Timeline, head: Head) -> Iterator[tuple[int, Iterator[s
             },
         }
         own = head._replace(other={**head.other, "pipeline_rank": rank})
-        drawn = {rank: Drawn(member.rank, member.device)}
-        writer = _Writer(timeline, _of_rank(works, rank), own, zero_ps, drawn)
+        writer = _Writer(timeline, _of_rank(works, rank), own, zero_ps, {rank: member})
         yield member.rank, writer.lines(about)
 
 
@@ -266,11 +258,11 @@ class _Writer:
         works: Works,
         head: Head,
         zero_ps: int,
-        drawn: Mapping[int, Drawn],
+        drawn: Mapping[int, Member],
     ) -> None:
         self.timeline, self.head, self.zero_ps = timeline, head, zero_ps
         self.drawn = drawn
-        """How each pipeline rank of the file is drawn."""
+        """Device as which each pipeline rank of the file is drawn."""
         self.names = load_timeline_names()
         self.operators = operators_of(timeline.table)
         places = zip(works["track"].tolist(), works["lane"].tolist(), strict=True)
@@ -301,7 +293,7 @@ class _Writer:
             _listed(_taken(works, first), timeline.labels), has_sequence, strict=True
         ):
             waits = work.track == columns.WAIT
-            self.device.append(_form(self._wait(work) if waits else self._kernel(work)))
+            self.device.append(_form(self._device_event(work)))
             launch = [] if waits else self._launch(work, known=known)
             self.host.append(_form(",\n".join(launch)))
 
@@ -350,7 +342,7 @@ class _Writer:
         return zip(numbers, starts, sequences, *whole, *call, strict=True)
 
     def _about(self) -> Iterator[str]:
-        for rank, device in self.drawn.values():
+        for rank, device, _ in self.drawn.values():
             host = HOST + rank
             for process, name, label, place in (
                 (device, f"{self.head.title}, rank {rank}", f"GPU {device}", device),
@@ -391,12 +383,10 @@ class _Writer:
             args = _known(dict(zip(told[1:], (layer, *facts), strict=True)))
             yield complete("gpu_user_annotation", name, where, span, args)
 
-    def _wait(self, work: Work) -> str:
+    def _device_event(self, work: Work) -> str:
         where = self._place(work)
-        return complete("gpu_user_annotation", work.label, where, _ON_DEVICE, _facts(work))
-
-    def _kernel(self, work: Work) -> str:
-        where = self._place(work)
+        if work.track == columns.WAIT:
+            return complete("gpu_user_annotation", work.label, where, _ON_DEVICE, _facts(work))
         args = (
             f'"External id": {_NUMBER}, "device": {where[0]}, "stream": {where[1]}, '
             f'"correlation": {_NUMBER}, {_facts(work)}'

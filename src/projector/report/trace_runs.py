@@ -20,6 +20,7 @@ from projector.report.figures import figure as fig
 from projector.report.figures import trace
 from projector.report.figures.figure import Axes
 from projector.report.pages import page
+from projector.report.terminal.grid import percent
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.sampled import within
 from projector.trace.measures.statistics import Band, band
@@ -269,7 +270,7 @@ def _overlaps(found: Runs) -> list[Section]:
     columns = [
         words("operation", [name for name, _ in operations]),
         words("phase", [phase for _, phase in operations]),
-        *map(partial(Column, write=_share, digits=3), found.names, medians),
+        *map(partial(Column, write=percent, digits=3), found.names, medians),
         *(
             Column(f"r of {name}", values, digits=2, media=Media.PAGE)
             for name, values in zip(found.names, related, strict=True)
@@ -285,10 +286,6 @@ def _overlaps(found: Runs) -> list[Section]:
     ]
     note = "share that communication covers, median over the runs of an operation"
     return [Section("Overlap", text, Table(columns), note=note, figures=figures)]
-
-
-def _share(value: float) -> str:
-    return f"{100.0 * value:.1f} %"
 
 
 def _samples(found: Runs) -> list[Section]:

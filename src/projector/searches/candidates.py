@@ -16,11 +16,11 @@ from projector.arrays import Ints
 from projector.config.formats.emit.runnable import SHARDINGS, Setting, searchable
 from projector.config.job import Job
 from projector.config.load import Variants
+from projector.config.parallelism import divisors
 from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch, Sections
 from projector.lower.columns import SectionTable
 from projector.lower.fabrics import job_domain_gpus
-from projector.lower.rules import divisors
 from projector.searches.limits import LEAST_TOKENS_OF_A_CP_RANK, MOST_CHUNKS, Limits
 
 SPLIT, TRAINING, CLUSTER = map(SECTIONS.index, ("parallelism", "training", "cluster"))

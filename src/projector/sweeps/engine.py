@@ -18,19 +18,12 @@ from projector.errors import (
     UnsupportedError,
     check_working_folder,
 )
+from projector.sweeps import table
 from projector.sweeps.journal import Totals
 from projector.sweeps.places import check_answer, folder_of, in_store, is_shared
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector
 from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
-from projector.sweeps.table import (
-    SpaceLike,
-    axis_kinds,
-    column_kinds,
-    load_space,
-    results_of,
-    sample,
-)
 from projector.sweeps.workers import project_side_by_side, start_ahead
 from projector.units import DAY, unwrapped
 
@@ -94,7 +87,7 @@ class Estimate:
 
 
 def sweep(
-    space: SpaceLike,
+    space: table.SpaceLike,
     out: str | Path | None = None,
     *,
     overwrite: bool = False,
@@ -134,7 +127,7 @@ def sweep(
     """
     check_working_folder()
     _check_room()
-    loaded = load_space(space)
+    loaded = table.load_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
         result = _sweep(
             loaded,
@@ -177,8 +170,8 @@ def _sweep(
 ) -> SweepResult:
     if cluster is not None:
         crew = cluster.workers
-    axes = axis_kinds(space)
-    plan = Plan.of(space, column_kinds(axes, results_of(space)))
+    axes = table.axis_kinds(space)
+    plan = Plan.of(space, table.column_kinds(axes, table.results_of(space)))
     if out is None:
         _refuse_endless(space, plan, crew, local=cluster is None)
         parts: list[Part] = []
@@ -217,7 +210,7 @@ def _sweep(
 
 
 def estimate(
-    space: SpaceLike,
+    space: table.SpaceLike,
     workers: int | None = None,
     *,
     engine: str = LOCAL,
@@ -227,7 +220,7 @@ def estimate(
 
     The sample is projected here, so that workers are taken to be as fast as this machine.
     """
-    loaded = load_space(space)
+    loaded = table.load_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
         crew = _workers(workers) if cluster is None else cluster.workers
     return _estimate(loaded, crew, _SAMPLE)
@@ -321,8 +314,8 @@ def _refuse_endless(space: Space, plan: Plan, workers: int, *, local: bool) -> N
 
 def _estimate(space: Space, workers: int, most: int, *, enough_days: float = 0.0) -> Estimate:
     """Project a sample; look no closer where it already shows less than ``enough_days``."""
-    projector = Projector(space, axis_kinds(space))
-    points = np.array(sample(space, most), np.int64)
+    projector = Projector(space, table.axis_kinds(space))
+    points = np.array(table.sample(space, most), np.int64)
     # The first point takes longer: it loads and compiles.
     projector.project(points[:1], best=False)
     for sampled in sorted({*(size for size in _SAMPLES if size < len(points)), len(points)}):

@@ -129,10 +129,7 @@ class SweepResult(Frame):
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector sweep --json`` prints."""
-        return {
-            **envelope(self.warnings),
-            **{name: getattr(self, name) for name in SHOWN},
-        }
+        return envelope(self.warnings) | {name: getattr(self, name) for name in SHOWN}
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> "pa.Table":
         """Return the rows as one Arrow table, all columns or some."""

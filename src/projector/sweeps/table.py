@@ -171,7 +171,8 @@ def cell(field: str, kind: str, value: Any) -> Any:
         return None
     value_kind = _kind(value)
     if kind == TEXT:
-        return value if value_kind == TEXT and isinstance(value, str) else _text(value)
+        is_text = value_kind == TEXT and isinstance(value, str)
+        return value if is_text else json.dumps(value, sort_keys=True, default=str)
     if value_kind == kind == INT:
         return int(value)
     if kind == FLOAT and value_kind in {INT, FLOAT}:
@@ -189,10 +190,6 @@ def _kind(value: Any) -> str:
         # No field of a job takes a number that an int64 cannot hold.
         return INT if -(2**63) <= int(value) < 2**63 else TEXT
     return FLOAT if isinstance(value, Real) else TEXT
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
 
 
 def arrow_types() -> dict[str, "pa.DataType"]:

@@ -123,7 +123,7 @@ def project_side_by_side(
     others: _Others | None = None
     with ExitStack() as stack:
         stack.enter_context(keeping_memory())
-        if _can_copy():
+        if can_copy():
             # What is loaded is no garbage, and a collection would look at all of it: 0.06 s.
             gc.freeze()
         if drafts is not None:
@@ -131,7 +131,7 @@ def project_side_by_side(
             stack.callback(remove_drafts, drafts)
         while left or line:
             if others is None and workers > 1 < left <= alone and pace.is_slow(left):
-                if is_long and _can_copy():
+                if is_long and can_copy():
                     own.learn()
                 task = space, dict(axes), chunk_points
                 others = stack.enter_context(_Others.at_work(workers - 1, task, drafts, own))
@@ -159,7 +159,7 @@ class _Pace:
     def __init__(self, *, is_long: bool) -> None:
         """Expect that each takes for ever, or no time, until two have been timed."""
         self._chunk_s = math.inf if is_long else 0.0
-        self._least_s = COPY_S if _can_copy() else START_S
+        self._least_s = COPY_S if can_copy() else START_S
         self._chunks, self._spent_s = 0, 0.0
 
     def add(self, seconds: float) -> None:
@@ -192,7 +192,7 @@ class _Others:
             # First, so that a space that cannot be sent starts nothing.
             file.write_bytes(pickle.dumps((*task, drafts)))
             _handed[file] = own.writing(drafts)
-            if _can_copy():
+            if can_copy():
                 # A collection would write to all that it looks at, and so copy it.
                 gc.freeze()
             pool = _take(count)
@@ -223,7 +223,7 @@ class _Others:
 
 def start_ahead(workers: int) -> None:
     """Start what will work beside the caller, who does something else first; no copies of it."""
-    if not _can_copy():
+    if not can_copy():
         pool = _take(workers - 1)
         pool.start()
         pool.rest()
@@ -311,18 +311,18 @@ class _Worker(_Process, SpawnProcess):
 
 if sys.platform != "win32":
 
-    class _Copy(_Process, context.ForkProcess):
+    class Copy(_Process, context.ForkProcess):
         """A copy of the caller."""
 
 
 class _Context(BaseContext):
     def __init__(self) -> None:
-        self.copies = _can_copy()
+        self.copies = can_copy()
         self._name = "fork" if self.copies else "spawn"
         self.workers: list[_Process] = []
 
     def Process(self, *args: Any, **settings: Any) -> _Process:  # noqa: N802  # a class there
-        kind = _Copy if sys.platform != "win32" and self.copies else _Worker
+        kind = Copy if sys.platform != "win32" and self.copies else _Worker
         self.workers.append(kind(*args, **settings))
         return self.workers[-1]
 
@@ -423,7 +423,7 @@ def _become_worker() -> None:
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS[1:])
-    threading.Thread(target=_end_with_caller, daemon=True).start()
+    threading.Thread(target=end_with_caller, daemon=True).start()
     # Taking all modules apart would take 0.4 s.
     atexit.register(os._exit, 0)
     take_over()
@@ -466,7 +466,7 @@ def _keep_memory(trim_bytes: int) -> None:
             ctypes.CDLL(None).mallopt(name, value)
 
 
-def _can_copy() -> bool:
+def can_copy() -> bool:
     """Whether a copy of this process would find no lock that a thread holds.
 
     The threads of libraries, such as those that Arrow's memory has, are ready to be copied. On
@@ -475,7 +475,7 @@ def _can_copy() -> bool:
     return os.getpid() in _alone and sys.platform == "linux" and threading.active_count() == 1
 
 
-def _end_with_caller() -> None:
+def end_with_caller() -> None:
     """Wait for the end of the caller, who may be killed, and end too."""
     caller = multiprocessing.parent_process()
     assert caller is not None

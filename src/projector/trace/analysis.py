@@ -27,7 +27,7 @@ from projector.trace.measures.collectives import (
 from projector.trace.measures.links import link_times
 from projector.trace.measures.overlap import operation_overlaps
 from projector.trace.measures.sampled import CPU_PERCENT, cpu_use, sampled
-from projector.trace.measures.statistics import in_iterations
+from projector.trace.measures.statistics import in_iterations, plain
 from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.parquet import activity_table, row_table, write_parquet
 from projector.trace.rank import rank_ranges
@@ -352,22 +352,20 @@ def overview(
     """
     iterations = per_iteration.iteration_times(everything, times, where)
     alone = on_own_clocks(in_time)
-    rate = None if tokens is None else per_iteration.throughput(iterations, tokens)
-    return {
-        "ranks": [each.to_dict() for each in per_iteration.rank_summaries(alone)],
-        "phases": [
-            each.to_dict() for each in breakdown(everything, ("phase", "type"), times, where)
-        ],
-        "iteration_times": [each.to_dict() for each in iterations],
-        "throughput": None if rate is None else rate.to_dict(),
-        "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
-        "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
-        "rank_spreads": [each.to_dict() for each in rank_spreads(everything, times, where)],
-        "links": [each.to_dict() for each in link_times(everything, times, where)],
-        "gaps": [each.to_dict() for each in per_iteration.idle_times(alone)],
-        "sharding": [each.to_dict() for each in sharding_times(everything, where)],
+    found = {
+        "ranks": per_iteration.rank_summaries(alone),
+        "phases": breakdown(everything, ("phase", "type"), times, where),
+        "iteration_times": iterations,
+        "throughput": None if tokens is None else per_iteration.throughput(iterations, tokens),
+        "communication": communication_rows(everything, times, where),
+        "stragglers": stragglers(everything, times, where, iterations),
+        "rank_spreads": rank_spreads(everything, times, where),
+        "links": link_times(everything, times, where),
+        "gaps": per_iteration.idle_times(alone),
+        "sharding": sharding_times(everything, where),
         **_beside(trace, in_time, iterations),
     }
+    return {name: plain(measured) for name, measured in found.items()}
 
 
 def on_own_clocks(activities: Activities) -> Activities:
@@ -390,10 +388,7 @@ def _beside(
     begin, end = int(in_time.start_ps.min()), int(in_time.end_ps.max())
     cores = [cpu_use(each, begin, end) for each in trace.samples if each.what == CPU_PERCENT]
     others = sampled(trace.samples, iterations, begin, end)
-    return {
-        "cores": [each.to_dict() for each in cores if each is not None],
-        "sampled": [each.to_dict() for each in others],
-    }
+    return {"cores": [each for each in cores if each is not None], "sampled": others}
 
 
 MOST_NAMED = 10

@@ -380,17 +380,13 @@ def _locked_clock(row: kinds.Row, device: Device) -> float | None:
     return clock_mhz
 
 
-def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
-    return kernel_classes(device, precision_of(row.get("in_dtype") or ""))
-
-
 KIND = Kind(
     name="gemm_measured",
     columns=("gpu", "op", "in_dtype", "out_dtype", "m", "n", "k", "runtime_us", "tflops"),
     why_not_eligible=lambda row: missing(row, ("m", "n", "k")) or kinds.why_not_measured(row),
     project=project,
     quantity="gemm",
-    classes=_classes,
+    classes=lambda row, device: kernel_classes(device, precision_of(row.get("in_dtype") or "")),
     read=read,
     precision="in_dtype",
 )

@@ -119,15 +119,14 @@ def without(quantity: str, name: str, what: str = SOURCE) -> kinds.Without | Non
     constants that ship have not seen it either.
     """
     values = _file().get(_PART_OF.get(quantity, ""), {}).get(what, {}).get(name)
-    return None if values is None else kinds.Without(name, _plain(values))
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return name -> value, whether or not a source stands beside the value."""
-    return {
-        name: float(value["value"] if isinstance(value, Mapping) else value)
-        for name, value in values.items()
+    if values is None:
+        return None
+    # A source may stand beside a value.
+    plain = {
+        key: float(value["value"] if isinstance(value, Mapping) else value)
+        for key, value in values.items()
     }
+    return kinds.Without(name, plain)
 
 
 @lru_cache(maxsize=1)

@@ -340,7 +340,11 @@ def _deployment(
         and "WIDEEP" not in str(says)
     ):
         settings["dispatcher"] = "allgather"
-    constants = _constants(engine, without)
+    constants = {
+        field: without.values[name]
+        for name, (field, of) in FITTED.items()
+        if name in without.values and engine in of
+    }
     if "mlperf" in kinds.plain(row, "phase"):
         constants["request_ms"] = 0.0  # LoadGen calls the engine itself
     settings["widening_share"] = without.values.get(WIDENING)
@@ -389,15 +393,6 @@ def _speculative(says: Mapping[str, str]) -> SpeculativeConfig | None:
     tokens = np.array([sum(each**power for power in range(count + 1)) for each in share])
     found = gained if gained < 1.0 else float(np.interp(gained, tokens, share))
     return SpeculativeConfig(tokens=count, acceptance=found, draft=MTP)
-
-
-def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
-    """Return constants of an engine that have not seen a source."""
-    return {
-        field: without.values[name]
-        for name, (field, of) in FITTED.items()
-        if name in without.values and engine in of
-    }
 
 
 def _band(row: kinds.Row, case: Case, source: str) -> tuple[Band, tuple[str, ...]]:

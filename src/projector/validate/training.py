@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from projector.config.bands import Band
 from projector.config.constants import Changes
 from projector.config.job import Job
 from projector.config.load import load_job
@@ -129,15 +128,6 @@ def read_row(row: kinds.Row) -> ReadRow:
     return ReadRow(reader, reader.job(), step_time(row, reader))
 
 
-def _seconds(evaluation: Evaluation, row: int) -> float:
-    return float(evaluation.steps.iteration_s[row])
-
-
-def _band(evaluation: Evaluation, row: int, without: str | None) -> Band:
-    attention = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("compute_attention")])
-    return time_band(evaluation.job(row), attention / _seconds(evaluation, row), without)
-
-
 def step_time(row: kinds.Row, reader: JobRow) -> float:
     """Return the measured seconds of one step.
 
@@ -198,7 +188,9 @@ def _outcome(found: ProjectedRow) -> kinds.Outcome:
     """Return a result in seconds where the row gives them, else in tokens per second."""
     rated = not re.search(r"\S", found.row.get("step_time_s") or "")
     reader, measured_s = found.reader, found.measured
-    predicted_s = _seconds(found.evaluation, found.place)
+    steps, job = found.evaluation.steps, found.evaluation.job(found.place)
+    predicted_s = float(steps.iteration_s[found.place])
+    attention_s = float(steps.breakdown_s[found.place, BREAKDOWN.index("compute_attention")])
     tokens = reader.global_batch * reader.seq / reader.gpus
     return kinds.Outcome(
         status=kinds.OK,
@@ -208,8 +200,8 @@ def _outcome(found: ProjectedRow) -> kinds.Outcome:
         mark=reader.mark,
         note="; ".join(reader.notes),
         is_rate=rated,
-        band=_band(found.evaluation, found.place, found.without),
-        classes=classes_of(found.evaluation.job(found.place)),
+        band=time_band(job, attention_s / predicted_s, found.without),
+        classes=classes_of(job),
     )
 
 

@@ -94,7 +94,8 @@ def said(row: Row, column: str) -> str:
     text = row.get(column)
     if text is None and column in _columns():
         looks = _columns()[column].looks
-        return _found(column, tuple(_joined(row, look.of) for look in looks))
+        parts = ([_text(row, part) for part in look.of.split()] for look in looks)
+        return _found(column, tuple(map(BETWEEN.join, parts)))
     return (text or "").strip()
 
 
@@ -110,10 +111,6 @@ def named_loop(row: Row, column: str, loops: Mapping[str, Loop]) -> Loop | None:
     if name and name not in loops:
         raise ValueError(f"{column} must be one of {', '.join(loops)}, got {name!r}")
     return loops.get(name)
-
-
-def _joined(row: Row, columns: str) -> str:
-    return BETWEEN.join(_text(row, column) for column in columns.split())
 
 
 def _text(row: Row, column: str) -> str:

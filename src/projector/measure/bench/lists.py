@@ -19,11 +19,11 @@ FORMS = "N,N,...; LOW:HIGH, doubling; LOW:HIGH:xF, times F; LOW:HIGH:N, adding N
 Read = Callable[[str, str], int]
 
 
-def extent(key: str, text: str) -> int:
-    """Return an extent of at least 1 from its text."""
-    value = read_extent(key, text)
+def extent(key: str, text: str, where: str = "") -> int:
+    """Return an extent of at least 1 from its text; ``where`` begins the message of an error."""
+    value = read_extent(key, text, where)
     if value < 1:
-        msg = f"{key} must be at least 1, got {text!r}"
+        msg = f"{where}{key} must be at least 1, got {text!r}"
         raise ConfigError(msg, key=key, value=text, allowed="1 <= integer <= 2**40")
     return value
 
@@ -270,11 +270,7 @@ def count_of(key: str, value: int, *, least: int = 1) -> None:
 
 
 def _positive(row: ShapeRow, name: str) -> int:
-    value = row.extent(name)
-    if value < 1:
-        msg = f"{row.where}{name} must be at least 1, got {row.text(name)!r}"
-        raise ConfigError(msg, key=name, value=row.text(name), allowed="at least 1")
-    return value
+    return extent(name, row.text(name), row.where)
 
 
 def _limited(cases: list[bench_cases.Case]) -> list[bench_cases.Case]:

@@ -12,6 +12,7 @@ import numpy as np
 from projector.arrays import Floats
 from projector.projection.bands import AT_RISK, COVERED
 from projector.report.figures import figure as fig
+from projector.report.terminal.grid import percent
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.replay.order_times import PS_PER_S
 from projector.schedule.replay.run import PipelineRun
@@ -96,7 +97,7 @@ def _head(figure: fig.Figure, run: PipelineRun, title: str, height: float) -> No
         f"VPP {order.num_stages // order.pp}",
         f"{microbatches:,} {'microbatch' if microbatches == 1 else 'microbatches'}",
         f"time {_number(run.makespan_s / scale)} {unit}",
-        f"bubble {_percent(run.bubble_fraction)} of the work",
+        f"bubble {percent(run.bubble_fraction)} of the work",
         f"peak {_number(float(peak.max()) / held_scale)} {held} on {where}",
     ]
     if run.memory_band is not None:
@@ -158,7 +159,7 @@ def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
     step = _step(row)
     for rank in range(0, run.order.pp, step):
         chart.text(
-            1.0 + 0.52 / CHART, rank + (top + bottom) / 2, _percent(idle[rank]),
+            1.0 + 0.52 / CHART, rank + (top + bottom) / 2, percent(idle[rank]),
             ha="right", va="center", fontsize=9 if step == 1 else 8, color=fig.SOFT, **where,
         )  # fmt: skip
     head = {"xycoords": "axes fraction", "ha": "right", "fontsize": 9, "color": fig.SOFT}
@@ -254,10 +255,6 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.1f} %"
 
 
 # The chart of a Gantt figure: boxes, numbers, shares of time, and memory below each rank.

@@ -78,11 +78,11 @@ def measurements_figure(validation: Validation) -> fig.Figure:
 def _points(validation: Validation) -> _Points:
     """Return the rows that log axes can show, grouped by device, else by model."""
     shown = [
-        (outcome.predicted, outcome.measured, outcome.ratio, result)
+        (*figures, result)
         for result in validation.results
         if result.projected
-        for outcome in (result.outcome,)
-        if _positive(outcome.predicted, outcome.measured, outcome.ratio)
+        for figures in [(result.outcome.predicted, result.outcome.measured, result.outcome.ratio)]
+        if all(value is not None and 0.0 < value < float("inf") for value in figures)
     ]
     rows = [result for *_, result in shown]
     grouped_by, key = _grouping(rows)
@@ -92,10 +92,6 @@ def _points(validation: Validation) -> _Points:
     predicted, measured, ratio = np.array([entry[:3] for entry in shown], float).reshape(-1, 3).T
     group = np.array([index[text] for text in texts], dtype=np.int64)
     return _Points(predicted, measured, ratio, group, names, grouped_by)
-
-
-def _positive(*values: float | None) -> bool:
-    return all(value is not None and 0.0 < value < float("inf") for value in values)
 
 
 def _grouping(rows: Sequence[Result]) -> tuple[str, Callable[[Result], str]]:

@@ -403,7 +403,13 @@ def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> fig.Fig
         said = ["nothing fits"]
         if len(front.rate):
             _draw_front(axes, front)
-            said = [front.knee_text, swept.configuration(_short(front))]
+            # Of the fastest, without numbers of hardware and what names the workload.
+            layout = {
+                field: value
+                for field, value in front.settings[0].items()
+                if not swept.is_hardware(field) and not swept.is_workload(field)
+            }
+            said = [front.knee_text, swept.configuration(layout)]
         text = [
             fig.one_line(name, 44),
             *(line for each in said for line in textwrap.wrap(each, 52)[:2]),
@@ -426,15 +432,6 @@ _MEANS = {
     "knee": "knee",
 }
 """Beginning of a label -> what stands in the legend of several panels."""
-
-
-def _short(front: Front) -> Mapping[str, Any]:
-    """Return the layout of the fastest: no numbers of hardware, nor what names the workload."""
-    return {
-        field: value
-        for field, value in front.settings[0].items()
-        if not swept.is_hardware(field) and not swept.is_workload(field)
-    }
 
 
 def _top_of_band(front: Front) -> float:

@@ -14,16 +14,10 @@ from projector.report.figures import figure as fig
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.events import Samples
+from projector.trace.measures import overlap as overlaps
 from projector.trace.measures.breakdown import Instances, Part, breakdown, instances
 from projector.trace.measures.gap import FACTORS, REST, OperationGap
 from projector.trace.measures.iterations import rank_summaries
-from projector.trace.measures.overlap import (
-    OverlapCdf,
-    cdf,
-    correlation,
-    effect_of,
-    operation_members,
-)
 from projector.trace.measures.sampled import (
     CPU_PERCENT,
     active_cores,
@@ -100,10 +94,10 @@ class OverlapPanel:
     d50: float | None
     d0: float | None
 
-    def curves(self) -> list[tuple[int, OverlapCdf]]:
+    def curves(self) -> list[tuple[int, overlaps.OverlapCdf]]:
         """Return the curve of each rank."""
         return [
-            (rank, cdf(self.duration[self.rank == rank], self.overlap[self.rank == rank]))
+            (rank, overlaps.cdf(self.duration[self.rank == rank], self.overlap[self.rank == rank]))
             for rank in np.unique(self.rank).tolist()
         ]
 
@@ -113,7 +107,7 @@ def overlap_panels(analysis: TraceAnalysis, most: int = MOST_OPERATIONS) -> list
     activities = analysis.everything
     runs = instances(activities, where=analysis.sampled)
     panels: list[tuple[int, OverlapPanel]] = []
-    for members in operation_members(activities, runs):
+    for members in overlaps.operation_members(activities, runs):
         known = members[~np.isnan(runs.overlap[members]) & ~np.isnan(runs.normalised[members])]
         named = activities.operation[runs.row[members[0]]] >= 0
         if named and len(known) >= FEWEST_RUNS and np.any(runs.overlap[known] > 0.0):
@@ -127,14 +121,14 @@ def _panel_of(analysis: TraceAnalysis, runs: Instances, members: Ints) -> Overla
     row = int(rows[0])
     operation = int(activities.operation[row])
     overlap, duration = runs.overlap[members], runs.normalised[members]
-    effect = effect_of(runs, members)
+    effect = overlaps.effect_of(runs, members)
     return OverlapPanel(
         name=_plain(activities.operations[operation]),
         phase=_phase(analysis, row),
         rank=activities.rank[rows],
         overlap=overlap,
         duration=duration,
-        correlation=correlation(overlap, duration),
+        correlation=overlaps.correlation(overlap, duration),
         d50=effect.d50,
         d0=effect.d0,
     )
@@ -165,7 +159,7 @@ def launch_bars(analysis: TraceAnalysis, most: int = MOST_BARS) -> LaunchBars:
     activities = analysis.everything
     runs = instances(activities, where=analysis.sampled)
     found: list[tuple[float, str, float, float, float]] = []
-    for members in operation_members(activities, runs):
+    for members in overlaps.operation_members(activities, runs):
         row = int(runs.row[members[0]])
         operation = int(activities.operation[row])
         name = _plain(activities.operations[operation]) if operation >= 0 else "(no operation)"

@@ -152,9 +152,9 @@ def _panel(
     hover = np.where(
         panel.rows == 0, "no legal job", np.where(np.isnan(panel.best), "nothing fits", "")
     )
+    write = "{:.2f}".format if grid.workloads else heat_maps.cell_text
     written = [
-        ["" if np.isnan(value) else _written(grid, value) for value in row]
-        for row in panel.best.tolist()
+        ["" if np.isnan(value) else write(value) for value in row] for row in panel.best.tolist()
     ]
     texts = [
         [note or f"{unit}{value}" for note, value in zip(notes, values, strict=True)]
@@ -180,10 +180,6 @@ def _panel(
     if panel.best.size <= heat_maps.MOST_WRITTEN:
         cells |= {"text": written, "texttemplate": "%{text}"}
     return [{**shared, "z": jobs, "showscale": False, "colorscale": grey}, cells]
-
-
-def _written(grid: heat_maps.HeatMap, value: float) -> str:
-    return f"{value:.2f}" if grid.workloads else heat_maps.cell_text(value)
 
 
 def scaling(curve: Scaling) -> Any:

@@ -42,17 +42,13 @@ DITTO = "″"
 def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
     """Return one line for each model."""
     table = Grid.of(
-        "models", models.items(), gap=1, shown=_marked,
+        "models", models.items(), gap=1,
+        shown=lambda row: f"{row[0]} {ESTIMATED}" if row[1].name.endswith(ESTIMATED) else row[0],
         kv=lambda row: "MLA" if row[1].mla else str(row[1].query_groups),
         ffn=lambda row: (row[1].moe or row[1]).ffn_hidden_size, stated=lambda value: value or "",
     )  # fmt: skip
     note = f"`projector models NAME` shows one in full; {ESTIMATED}: estimated, not published"
     return section("Models", note, table)
-
-
-def _marked(row: tuple[str, ModelConfig]) -> str:
-    name, model = row
-    return f"{name} {ESTIMATED}" if model.name.endswith(ESTIMATED) else name
 
 
 def model_report(model: ModelConfig, counts: ModelCounts) -> list[RenderableType]:

@@ -57,9 +57,10 @@ def _layers(summary: Mapping[str, Any]) -> list[RenderableType]:
         for position, (part, timing) in enumerate(known or [("", None)]):
             first = position == 0
             cells = _cells(timing, outcome["numbers"] if first else {})
-            why = "" if outcome["status"] == "ok" else _why(outcome)
-            by = (why or outcome["backend"]) if first else ""
-            table.add_row(name if first else "", part, *cells, by)
+            by = outcome["backend"]
+            if outcome["status"] != "ok":
+                by = ": ".join(filter(None, (_STATUSES[outcome["status"]], outcome["message"])))
+            table.add_row(name if first else "", part, *cells, by if first else "")
     return listing("Layers", "median ± half of the distance between the quartiles", table)
 
 
@@ -106,10 +107,6 @@ def tables_report(tables: Tables) -> list[RenderableType]:
         *section("Measurement tables", "for projector validate and calibrate", table),
         *below(left_out and f"In no table: {left_out}"),
     ]
-
-
-def _why(outcome: Mapping[str, Any]) -> str:
-    return ": ".join(filter(None, (_STATUSES[outcome["status"]], outcome["message"])))
 
 
 # Report of a probe.
@@ -248,7 +245,8 @@ def _table(benchmark: Benchmark) -> RenderableType:
     noted = any(_words(benchmark, row) for row in range(len(benchmark.measured)))
     table = Grid(*columns, *(["<"] if noted else []))
     for row, each in enumerate(benchmark.measured[:MANY]):
-        cells = [*_shape(each), *_times(each, kind["unit"])]
+        times = _in(each.time_s, MICROSECOND), _spread(each), _in(each.rate, kind["unit"])
+        cells = [*_shape(each), *times]
         if clocked:
             cells.append(f"{each.spread.clock_mhz:,.0f}" if each.spread.clock_mhz else "")
         if benchmark.modelled:
@@ -272,10 +270,6 @@ def _shape(each: Measured) -> list[str]:
     if each.case.kind == "collective":
         return [shape["operation"], f"{shape['ranks']}", _bytes(shape["bytes"])]
     return [_bytes(shape["bytes"])]
-
-
-def _times(each: Measured, scale: float) -> list[str]:
-    return [_in(each.time_s, MICROSECOND), _spread(each), _in(each.rate, scale)]
 
 
 def _spread(each: Measured) -> str:
@@ -316,18 +310,17 @@ def _clock_table(benchmark: Benchmark) -> RenderableType:
 
 
 def _in(value: float | None, unit: float) -> str:
-    return "" if value is None else _significant(value / unit)
+    """Write a number in a unit in about four digits; nothing where it is not known."""
+    if value is None:
+        return ""
+    number = value / unit
+    if number >= 100.0:
+        return f"{number:,.1f}" if number < 10_000.0 else f"{number:,.0f}"
+    return f"{number:.2f}" if number >= 10.0 else f"{number:.3f}"
 
 
 def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
-
-
-def _significant(value: float) -> str:
-    """Write a number in about four digits."""
-    if value >= 100.0:
-        return f"{value:,.1f}" if value < 10_000.0 else f"{value:,.0f}"
-    return f"{value:.2f}" if value >= 10.0 else f"{value:.3f}"
 
 
 def _bytes(value: float) -> str:

@@ -72,14 +72,11 @@ def _matrix(
     table = Grid("", *(str(device) for device in devices))
     for device in devices:
         row = shown[key][device][:MANY]
-        table.add_row(str(device), *(_cell(row[other], device == other, form) for other in devices))
+        known = (None if device == other else row[other] for other in devices)
+        table.add_row(str(device), *("-" if each is None else format(each, form) for each in known))
     rest = len(shown["devices"]) - len(devices)
     more = f"; {rest} more devices in --json" if rest else ""
     return section(title, f"{note}{more}", table)
-
-
-def _cell(value: float | None, same: bool, form: str) -> str:
-    return "-" if same or value is None else format(value, form)
 
 
 def route_report(shown: dict[str, Any]) -> list[RenderableType]:

@@ -135,23 +135,18 @@ class _Column(NamedTuple):
 def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace operations`."""
     rows = shown["operations"]
+    rate = _Column("TFLOP/s", lambda row: _known(row["tflop_per_s"], ",.3g"))
     columns = (
         _Column("count", _count, kept=False),
         _Column("share", lambda row: percent(row["share"])),
         _Column("ms", _median_of("duration_ns")),
         _Column("spread", lambda row: _spread(row["duration_ns"]), kept=False),
-        *_rates(rows),
+        *([rate] if any(row["tflop_per_s"] is not None for row in rows[:MANY]) else []),
         _Column("launch", _median_of("launch_ns")),
         _Column("overlap", lambda row: _percent(row["overlap"])),
     )
     note = f"ms of one iteration of one rank: median, spread of the quartiles{_more(rows)}"
     return section(f"By {shown['by'][0]}", note, _fitting(rows, shown["by"], columns))
-
-
-def _rates(rows: Rows) -> list[_Column]:
-    if all(row["tflop_per_s"] is None for row in rows[:MANY]):
-        return []
-    return [_Column("TFLOP/s", lambda row: _known(row["tflop_per_s"], ",.3g"))]
 
 
 def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:

@@ -258,15 +258,17 @@ def _prove_period(
         edges = np.concatenate([[-1], broken, [size - length]])
         after = np.searchsorted(edges, size // 2 - length)
         low[rank], high[rank] = edges[after - 1] + 1, edges[after] + length
-    between = _between_ranks(order, operations)
+    waiting, other, needed, possible = _between_ranks(order, operations)
     for history in range(1, MAX_HISTORY + 1):
         # The ends of as many periods as are read must exist.
-        first = _first_cut(between, np.maximum(low, history * length))
+        least = np.maximum(low, history * length)
+        first = _cut(np.maximum, least, waiting, other, needed)
         repeats = int(np.min((high - first) // length))
         if repeats < Series.MIN_PERIODS:
             return None
         # An epilogue is run for each run of a configuration, a prologue once for all of them.
-        period = Period(length, _last_cut(between, high - repeats * length), repeats)
+        most = high - repeats * length
+        period = Period(length, _cut(np.minimum, most, other, waiting, possible), repeats)
         if _reach(order, operations, period) <= history:
             return period
     return None
@@ -303,26 +305,19 @@ def _between_ranks(order: Order, operations: Operations) -> _Between:
     )
 
 
-def _first_cut(between: _Between, least: Ints) -> Ints:
-    """Cut all ranks behind at least so many operations, of which none waits for what follows."""
-    cut, pairs = least, np.arange(len(between.waiting))
-    while True:
-        needed = cut.copy()
-        np.maximum.at(needed, between.other, between.needed[pairs, cut[between.waiting]])
-        if np.array_equal(needed, cut):
-            return cut
-        cut = needed
+def _cut(limit: np.ufunc, cut: Ints, of: Ints, other: Ints, bounds: Ints) -> Ints:
+    """Cut all ranks behind some operations or more, or fewer, of which none waits for what follows.
 
-
-def _last_cut(between: _Between, most: Ints) -> Ints:
-    """Cut all ranks behind at most so many operations, of which none waits for what follows."""
-    cut, pairs = most, np.arange(len(between.waiting))
+    The cut of the rank ``of`` each pair gives its ``other`` one a bound, of the least operations
+    for ``np.maximum``, of the most for ``np.minimum``.
+    """
+    pairs = np.arange(len(of))
     while True:
-        possible = cut.copy()
-        np.minimum.at(possible, between.waiting, between.possible[pairs, cut[between.other]])
-        if np.array_equal(possible, cut):
+        moved = cut.copy()
+        limit.at(moved, other, bounds[pairs, cut[of]])
+        if np.array_equal(moved, cut):
             return cut
-        cut = possible
+        cut = moved
 
 
 def _period_of(order: Order, period: Period) -> Ints:

@@ -88,16 +88,28 @@ def breakdown(
             raise ConfigError(msg, key="by", value=name, allowed=list(GRANULARITIES))
     times = kernel_times(activities) if times is None else times
     rows = np.flatnonzero(in_iterations(activities) if where is None else where)
-    parts = group(*(_column(activities, name)[rows] for name in by), np.zeros(len(rows), np.int64))
+    columns = (getattr(activities, _COLUMNS.get(name, name))[rows] for name in by)
+    plain = (np.asarray(column, np.int64) for column in columns)
+    parts = group(*plain, np.zeros(len(rows), np.int64))
     sample = group(*(getattr(activities, n)[rows] for n in ("rank", "device", "iteration")))
     both = group(parts.of, sample.of)
+    measured = {
+        "duration_ns": times.duration_ps,
+        "operation_ns": times.duration_ps + times.inner_ps,
+        "launch_ns": times.bubble_ps,
+        "preparation_ns": times.preparation_ps,
+        "call_ns": times.call_ps,
+        "exposed_ns": times.duration_ps - times.under_compute_ps,
+    }
     spreads: dict[str, list[Any]] = {
         name: bands(both.sums(values[rows]), both.keys[0], parts.count, NS_PS)
-        for name, values in _values(times).items()
+        for name, values in measured.items()
     }
     duration = times.duration_ps[rows]
     spreads["each_ns"] = bands(duration, parts.of, parts.count, NS_PS)
-    total, shared = parts.sums(duration), parts.sums(_shared(activities, times)[rows])
+    communicating = activities.klass == COMMUNICATION
+    under_ps = np.where(communicating, times.under_compute_ps, times.under_communication_ps)
+    total, shared = parts.sums(duration), parts.sums(under_ps[rows])
     sizes, whole = parts.sizes(), int(total.sum())
     works = works_of(activities) if works is None else works
     flop = np.bincount(parts.of, works.flop()[rows], parts.count)
@@ -114,26 +126,6 @@ def breakdown(
         )
         for p in np.argsort(-total, kind="stable").tolist()
     ]
-
-
-def _column(activities: Activities, name: str) -> Ints:
-    return np.asarray(getattr(activities, _COLUMNS.get(name, name)), np.int64)
-
-
-def _values(times: KernelTimes) -> dict[str, Ints]:
-    return {
-        "duration_ns": times.duration_ps,
-        "operation_ns": times.duration_ps + times.inner_ps,
-        "launch_ns": times.bubble_ps,
-        "preparation_ns": times.preparation_ps,
-        "call_ns": times.call_ps,
-        "exposed_ns": times.duration_ps - times.under_compute_ps,
-    }
-
-
-def _shared(activities: Activities, times: KernelTimes) -> Ints:
-    communicating = activities.klass == COMMUNICATION
-    return np.where(communicating, times.under_compute_ps, times.under_communication_ps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,10 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
-        return {name: _plain(getattr(self, name)) for name in (*self.__slots__, *self.also)}
+        return {name: plain(getattr(self, name)) for name in (*self.__slots__, *self.also)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return what JSON has of a field: objects within it and columns as well."""
     if value is None or isinstance(value, int | float | str):
         return value
@@ -44,7 +44,7 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
