@@ -23,8 +23,13 @@ print(*sorted(map(repr, used)), sep="\\n")
 """
 HELPERS = """
 from projector.compiling.helpers import PARTS
-for call in PARTS.values():
-    call()
+PARTS[{part!r}]()
+"""
+LOAD = """
+from projector.serving.api import project_serving
+traffic = {"batch": 2, "context": 128, "output": 8, "rate_per_s": 1.0, "requests": 20}
+served = {"model": "llama3.1_8b", "cluster": {"device": "h100"}, "load": traffic}
+project_serving(deployment=served)
 """
 COMMAND = """
 import numpy as np
@@ -53,8 +58,13 @@ def _used(calls: str) -> set[str]:
 
 def test_helpers_compile_what_a_sweep_needs_and_nothing_else():
     used = _used(COMMAND)
-    assert _used(HELPERS) == used
+    assert _used(HELPERS.format(part="steps")) == used
     assert all(any(f"'{module}." in each for each in used) for module in STEP_MODULES)
+
+
+def test_the_helper_of_a_load_compiles_the_form_that_a_load_needs():
+    used = _used(HELPERS.format(part="load"))
+    assert {each for each in _used(LOAD) if "serving_load" in each} == used - {""} != set()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from projector.kernels._interpreted import (
     is_interpreting,
     wanted_kernels,
 )
+from projector.kernels.attention.times import attention_times
 from projector.projection.api import project_performance
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -75,6 +76,7 @@ def add_once(monkeypatch):
     """Call `add`, of which an element takes 1 ms as Python, and tell how it ran."""
     monkeypatch.setattr(_interpreted, "_wanted", [])
     monkeypatch.setattr(_interpreted, "LIMIT_S", 1.0)
+    monkeypatch.setattr(Interpreted, "numba_has_begun", False)
     interpreted = Interpreted(add, 1000.0)
 
     def call(*values, is_kept=False):
@@ -137,7 +139,21 @@ def test_a_kernel_is_compiled_when_it_has_taken_as_long_as_compiling(add_once, m
         assert [add_once(*SMALL) for _ in range(3)] == [True, True, False]
 
 
-def test_work_without_a_bound_is_never_interpreted():
+def test_a_small_kernel_is_compiled_sooner_where_numba_has_begun(add_once, monkeypatch):
+    with interpreting():
+        assert add_once(np.zeros(300), SMALL[1])
+        monkeypatch.setattr(Interpreted, "numba_has_begun", True)
+        assert add_once(np.zeros(300), SMALL[1]) is False
+
+
+@needs_jit
+def test_the_code_of_a_kernel_is_that_of_all_compiled_functions_that_it_calls():
+    codes = _interpreted._codes(attention_times.py_func, set())
+    assert {"attention_times", "_legal"} < {each.co_name for each in codes}
+
+
+def test_work_without_a_bound_is_never_interpreted(monkeypatch):
+    monkeypatch.setattr(Interpreted, "numba_has_begun", False)
     interpreted = Interpreted(add, math.inf)
     with interpreting():
         instead = interpreted.instead("signature", lambda: False, lambda: lambda *_: "compiled")

@@ -5,7 +5,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -304,6 +304,17 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
     names = sorted({name.split("-")[0].split(".")[-1] for name in new})
     if names and not quiet:
         say(f"compiled {len(names)} kernels in {seconds:.1f} s: {', '.join(names)}")
+
+
+def compiling_load() -> AbstractContextManager[None]:
+    """Where the kernel of loads is not compiled, let a helper compile it beside the block."""
+    from projector.kernels import _cache
+
+    if _is_compiled("projector.kernels.serving_load", _cache.kernel_files()):
+        return nullcontext()
+    from projector.compiling.helpers import helper_of_a_load
+
+    return helper_of_a_load()
 
 
 _INSTEAD = {

@@ -1,5 +1,6 @@
 """``projector serve``."""
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,9 +128,9 @@ def serve(
     if numbers is not None and len(numbers) > 1:
         msg = "several numbers of GPUs belong to a search; give --search too, or one number"
         raise ConfigError(msg, key="gpus", value=gpus, allowed="one number")
-    result = project_case(
-        read_case(config, changes), front=front, gpus=numbers[0] if numbers else None
-    )
+    case = read_case(config, changes)
+    with output.compiling_load() if case.traffic.rate_per_s is not None else nullcontext():
+        result = project_case(case, front=front, gpus=numbers[0] if numbers else None)
     from projector.report.serve import serve_report
 
     output.draw(plot, "serve.front_figure", result)

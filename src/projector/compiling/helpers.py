@@ -1,6 +1,6 @@
 """Processes that compile kernels beside the one that waits for them.
 
-The first search or sweep on a machine has some for the kernels of a step.
+The first search or sweep on a machine has some for the kernels of a step, the first load one.
 """
 
 import gc
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
 
 import numpy as np
@@ -140,8 +140,22 @@ def _compile(kernels: Iterable[Wanted]) -> None:
         getattr(import_module(module), name).compile(signature)
 
 
-PARTS = {"steps": _steps}
-"""What a step needs, and nothing that it does not need."""
+def _load() -> None:
+    from projector.kernels import serving_load as kernel
+
+    row, places, grid = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 0))
+    kernel.serve_requests(
+        kernel.Requests(row, places, places, places),
+        kernel.Limits(*[0] * len(kernel.Limits._fields)),
+        kernel.StepTable(
+            places, places, grid, grid, places, row, places, places, grid, row, 0.0, 0.0, 0.0, 0.0
+        ),
+        kernel.Served(row, row, row, places, row, np.zeros(kernel.TOTALS)),
+    )
+
+
+PARTS = {"steps": _steps, "load": _load}
+"""What a step needs, and what a load needs beside it, and nothing that they do not need."""
 
 
 @contextmanager
@@ -149,5 +163,12 @@ def helpers_of_a_step() -> Iterator[None]:
     """Let up to `MOST_HELPERS` processes compile the kernels of a step, each what is still free."""
     with ExitStack() as started:
         for _ in range(min(possible_helpers(), MOST_HELPERS)):
-            started.enter_context(helper(__name__, [*PARTS]))
+            started.enter_context(helper(__name__, ["steps"]))
+        yield
+
+
+@contextmanager
+def helper_of_a_load() -> Iterator[None]:
+    """Let a process compile what serves a load, which is one kernel that takes 4 s."""
+    with helper(__name__, ["load"]) if possible_helpers() else nullcontext():
         yield

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property, partial
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,10 @@ from numba.extending import is_jitted
 LIMIT_S = 2.0
 """Seconds of processor time that a kernel may run as Python in all; to compile one takes up to 3 s,
 and numba 1 s to begin with."""
+
+COMPILE_S = 2e-4
+"""Seconds that a byte of Python code takes to compile, once numba has begun: a kernel may run as
+Python no longer then. Measured: 1.6e-4 to 3e-4 for kernels of a step of 1,000 to 15,000 bytes."""
 
 MOST_US = 2.0
 """About what an element of the arguments takes as Python, of a kernel that passes over them."""
@@ -86,6 +90,8 @@ class Interpreted:
         costs seconds.
     """
 
+    numba_has_begun = False
+
     def __init__(self, function: Callable[..., Any], python_us: float) -> None:
         self._function = function
         self._python_us = python_us
@@ -114,8 +120,15 @@ class Interpreted:
     def _plain(self) -> Callable[..., Any]:
         return _plain(self._function)
 
+    @cached_property
+    def _compile_s(self) -> float:
+        return COMPILE_S * sum(len(each.co_code) for each in _codes(self._function, set()))
+
     def _call(self, limit_s: float, compiled: Callable[[], Any], *values: Any) -> Any:
+        if Interpreted.numba_has_begun:
+            limit_s = min(limit_s, self._compile_s)
         if self._spent_s + _elements(values) * self._python_us * 1e-6 > limit_s:
+            Interpreted.numba_has_begun = True
             return compiled()(*values)
         begin = time.thread_time()
         # Compiled code divides by zero and overflows without a word.
@@ -123,6 +136,16 @@ class Interpreted:
             result = self._plain(*values)
         self._spent_s += time.thread_time() - begin
         return result
+
+
+def _codes(function: Any, found: set[CodeType]) -> set[CodeType]:
+    """Return the code of a function and of all compiled ones that it calls."""
+    if function.__code__ not in found:
+        found.add(function.__code__)
+        for name in function.__code__.co_names:
+            if is_jitted(called := function.__globals__.get(name)):
+                _codes(called.py_func, found)
+    return found
 
 
 def _elements(value: Any) -> int:
