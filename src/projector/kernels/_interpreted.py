@@ -25,7 +25,7 @@ and numba 1 s to begin with."""
 
 COMPILE_S = 2e-4
 """Seconds that a byte of Python code takes to compile, once numba has begun: a kernel may run as
-Python no longer then. Measured: 1.6e-4 to 3e-4 for kernels of a step of 1,000 to 15,000 bytes."""
+Python no longer then. Measured: 1.6e-4 to 5e-4 for kernels of a step of 1,000 to 15,000 bytes."""
 
 MOST_US = 2.0
 """About what an element of the arguments takes as Python, of a kernel that passes over them."""

@@ -24,16 +24,9 @@ from projector.config.listed import dated_numbers, price_warnings
 from projector.config.model import ModelConfig
 from projector.config.resources import hardware_table
 from projector.envelope import told
+from projector.lower import stages as kinds
 from projector.lower.batch import data_parallel
 from projector.lower.hardware import attention_name
-from projector.lower.stages import (
-    RECOMPUTE_FULL,
-    RECOMPUTE_SELECTIVE,
-    Kind,
-    LayerSettings,
-    LayerSplit,
-    stage_layout,
-)
 from projector.units import to_gib
 
 LIMITS, DRIFT = "exchange_limits.yaml", "release_drift.yaml"
@@ -277,7 +270,7 @@ def _unknown_to_forms(model: ModelConfig) -> bool:
 
 @lru_cache(maxsize=4096)
 def documented_forms(
-    model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
+    model: ModelConfig, tp: int, ep: int, split: kinds.LayerSplit, settings: kinds.LayerSettings
 ) -> tuple[int, int, int]:
     """Return what the documented forms multiply, which know no hybrid model: 0.
 
@@ -288,10 +281,10 @@ def documented_forms(
         return 0, 0, 0
     forms = _Forms(model, tp)
     parameters, activation = forms.embedding_parameters, forms.token_bytes
-    for stage in stage_layout(model, split, settings)[:: split.pp]:
+    for stage in kinds.stage_layout(model, split, settings)[:: split.pp]:
         for kind, count in stage.layers:
-            parameters += count * forms.layer_parameters(kind.kind is Kind.MOE, ep)
-            activation += count * forms.kept_bytes(kind.kind is Kind.MOE, kind.recompute)
+            parameters += count * forms.layer_parameters(kind.kind is kinds.Kind.MOE, ep)
+            activation += count * forms.kept_bytes(kind.kind is kinds.Kind.MOE, kind.recompute)
     mixtures = sum(model.moe_layers)
     layers = mixtures * forms.layer_parameters(moe=True, ep=1)
     layers += (len(model.moe_layers) - mixtures) * forms.layer_parameters(moe=False, ep=1)
@@ -382,9 +375,9 @@ class _Forms:
         return around + self.attention_bytes + self.mlp_bytes(moe)
 
     def kept_bytes(self, moe: bool, recompute: int) -> int:
-        if recompute == RECOMPUTE_FULL:
+        if recompute == kinds.RECOMPUTE_FULL:
             return self.token_bytes
-        dropped = self.attention_bytes if recompute == RECOMPUTE_SELECTIVE else 0
+        dropped = self.attention_bytes if recompute == kinds.RECOMPUTE_SELECTIVE else 0
         return self.layer_bytes(moe) - dropped
 
     def components(self, ep: int, tokens: int) -> dict[str, dict[str, float]]:
