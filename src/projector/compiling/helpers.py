@@ -29,14 +29,8 @@ GC_THRESHOLD = 200_000
 MOST_HELPERS = 4
 
 NEEDED_FIRST = (
-    "number_distinct",
-    "replay_lanes",
-    "end_steps",
-    "replay_batch",
-    "compile_line",
-    "replay_forks",
-    "time_stages",
-)
+    "number_distinct replay_lanes end_steps replay_batch compile_line replay_forks time_stages"
+).split()
 """Kernels that take long as Python where jobs are many: their work grows with the jobs, that of
 others with the shapes of operations that the jobs share."""
 
@@ -96,34 +90,18 @@ def _end_with_standard_input() -> None:
     os._exit(0)
 
 
-_JOB = {
-    "model": {
-        "num_layers": 4,
-        "hidden_size": 1024,
-        "ffn_hidden_size": 4096,
-        "num_attention_heads": 16,
-        "num_query_groups": 8,
-        "vocab_size": 32000,
-        "moe": {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 4096},
-    },
-    "parallelism": {"pp": 2, "ep": 4},
-    "training": {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 2048},
-    "cluster": {"device": "mi300x", "nodes": 2},
-}
-"""A small one, with experts and a pipeline."""
-
-
 _AXES = {"training.global_batch_size": [32 * batch for batch in range(1, 33)]}
 """Enough jobs, with short orders and long ones, that all replays are reached."""
 
 
 def _steps() -> None:
+    from projector.config.resources import settings_of
     from projector.schedule.registry import build
     from projector.schedule.replay.order_times import replay_batch
     from projector.sweeps.engine import sweep
 
     with interpreting(math.inf):
-        sweep({"base": _JOB, "axes": _AXES}, workers=1)
+        sweep({"base": settings_of("compiled_jobs")["experts"], "axes": _AXES}, workers=1)
         # Of one order with many times.
         order = build("1f1b", pp=2, vpp=1, microbatches=4)
         replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int), "lanes")

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from projector.compiling.helpers import helper, possible_helpers
+from projector.config.resources import settings_of
 from projector.projection.api import project_jobs
 from projector.schedule.order import Series
 from projector.schedule.planning.costs import uniform_costs
@@ -20,30 +21,12 @@ from projector.single.gemm import MODELS, list_gemms
 from projector.sweeps.engine import sweep
 from projector.trace.intervals import cover, difference, intersection, union
 
-_MODEL = {
-    "num_layers": 4,
-    "hidden_size": 1024,
-    "ffn_hidden_size": 4096,
-    "num_attention_heads": 16,
-    "num_query_groups": 8,
-    "vocab_size": 32000,
-}
-_TRAINING = {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 2048}
-_JOBS = (
-    {
-        "model": {**_MODEL, "moe": {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 4096}},
-        "parallelism": {"pp": 2, "vpp": 2, "ep": 4},
-        "training": _TRAINING,
-        "cluster": {"device": "mi300x", "nodes": 2},
-    },
-    {
-        "model": _MODEL,
-        "parallelism": {"tp": 2, "cp": 2, "fsdp": 2, "tp_comm_overlap": True},
-        "training": {**_TRAINING, "precision": "fp8"},
-        "cluster": {"device": "h100", "nodes": 2},
-        "run": {"tokens": 1e12},
-    },
-)
+_EXPERTS, _DENSE = (settings_of("compiled_jobs")[name] for name in ("experts", "dense"))
+
+
+def _jobs() -> None:
+    split = {**_EXPERTS["parallelism"], "vpp": 2}
+    project_jobs([{**_EXPERTS, "parallelism": split}, _DENSE])
 
 
 def _gemms() -> None:
@@ -54,11 +37,11 @@ def _gemms() -> None:
 def _sweep() -> None:
     best_of = {"training.recompute": ["none", "full"]}
     axes = {"training.micro_batch_size": [1, 2]}
-    sweep({"base": _JOBS[1], "axes": axes, "best_of": best_of}, workers=1)
+    sweep({"base": _DENSE, "axes": axes, "best_of": best_of}, workers=1)
 
 
 def _serving() -> None:
-    served = {"model": _JOBS[0]["model"], "cluster": {"device": "h100"}}
+    served = {"model": _EXPERTS["model"], "cluster": {"device": "h100"}}
     load = {"batch": 2, "context": 128, "output": 8, "rate_per_s": 1.0}
     project_serving(deployment={**served, "load": {**load, "requests": 20}})
 
@@ -85,7 +68,7 @@ def _intervals() -> None:
 
 
 PARTS: dict[str, Callable[[], object]] = {
-    "jobs": lambda: project_jobs(_JOBS),
+    "jobs": _jobs,
     "sweeps": _sweep,
     "GEMMs": _gemms,
     "serving": _serving,

@@ -109,10 +109,6 @@ def _rwkv7(w: Widths) -> Weights:
     return Weights(3 * w.value, 0, own, 2 * w.value, state, kept, low)
 
 
-def _conv(w: Widths) -> Weights:
-    return Weights(3 * w.value, w.value, 0, 0, 0, 6 * w.value)
-
-
 WEIGHTS: dict[Mixer, Callable[[Widths], Weights]] = {
     "mamba1": _mamba1,
     "mamba2": _mamba2,
@@ -120,7 +116,7 @@ WEIGHTS: dict[Mixer, Callable[[Widths], Weights]] = {
     "kda": _kda,
     "linear": _linear,
     "rwkv7": _rwkv7,
-    "conv": _conv,
+    "conv": lambda w: Weights(3 * w.value, w.value, 0, 0, 0, 6 * w.value),
 }
 """Recurrent mixers, in the order of columns."""
 

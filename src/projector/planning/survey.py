@@ -210,7 +210,8 @@ class Surveyor:
             # Layouts that cannot be are counted by the search; what is left concerns the run.
             return Site(kind, nodes, gpus, (), 0, error)
         self.layouts += legal
-        stated = {key: _name(value) for key, value in kind.overrides.items()}
+        # As the user named a device; one that came with the job stays out of texts.
+        stated = {key: str(getattr(value, "name", value)) for key, value in kind.overrides.items()}
         if len(self.question.batches) > 1:
             stated[BATCH] = batch
         choices = [
@@ -222,11 +223,6 @@ class Surveyor:
             for each in found
         ]
         return Site(kind, nodes, gpus, tuple(choices), legal)
-
-
-def _name(value: object) -> object:
-    """Return a device as the user named it; one that came with the job stays out of texts."""
-    return value if isinstance(value, str) else str(getattr(value, "name", value))
 
 
 def changed(question: Question, choice: Choice, changes: Mapping[str, Any]) -> Choice | None:

@@ -205,13 +205,8 @@ def _check(job: Job, times: runtime.RunTimes, row: int) -> None:
 
 _DEFAULTS = {
     "checkpoint": ("write_gb_per_s_per_node", "read_gb_per_s_per_node", "overhead_s"),
-    "failures": (
-        "gpu_mtbf_hours",
-        "node_mtbf_hours",
-        "detection_s",
-        "restart_s",
-        "repair_hours",
-        "repaired_share",
+    "failures": tuple(
+        "gpu_mtbf_hours node_mtbf_hours detection_s restart_s repair_hours repaired_share".split()
     ),
     "stragglers": ("slowdown",),
 }

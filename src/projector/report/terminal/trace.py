@@ -325,13 +325,12 @@ def _compact(ratio: float) -> str:
 
 
 def _unmatched(title: str, entries: Sequence["Unmatched"]) -> list[RenderableType]:
-    table = Grid.of("unmatched", entries[:UNMATCHED], short=short, seconds=_ms, many=_many)
+    table = Grid.of(
+        "unmatched", entries[:UNMATCHED], short=short, seconds=_ms,
+        many=lambda runs: f"{runs:,.3g}" if runs < 1000.0 else f"{runs:,.0f}",
+    )  # fmt: skip
     total = _ms(sum(each.time_s for each in entries))
     return listing(title, f"{total} ms of a step{_more(entries, UNMATCHED)}", table)
-
-
-def _many(runs: float) -> str:
-    return f"{runs:,.3g}" if runs < 1000.0 else f"{runs:,.0f}"
 
 
 # The gap between theory and measurement.
