@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 
 import numpy as np
@@ -29,8 +29,9 @@ GC_THRESHOLD = 200_000
 MOST_HELPERS = 4
 
 NEEDED_FIRST = (
-    "number_distinct replay_lanes end_steps replay_batch compile_line replay_forks time_stages"
-).split()
+    "number_distinct", "replay_lanes", "end_steps", "replay_batch", "compile_line", "replay_forks",
+    "time_stages",
+)  # fmt: skip
 """Kernels that take long as Python where jobs are many: their work grows with the jobs, that of
 others with the shapes of operations that the jobs share."""
 
@@ -145,8 +146,6 @@ def helpers_of_a_step() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def helper_of_a_load() -> Iterator[None]:
+def helper_of_a_load() -> AbstractContextManager[None]:
     """Let a process compile what serves a load, which is one kernel that takes 4 s."""
-    with helper(__name__, ["load"]) if possible_helpers() else nullcontext():
-        yield
+    return helper(__name__, ["load"]) if possible_helpers() else nullcontext()

@@ -1,8 +1,7 @@
 """Kernels that run as Python while they are not compiled.
 
-To compile the kernels of a step takes 15 to 30 s of processor time, to run them once as Python half
-a second, and most of them for the first 180,000 rows of a sweep 5 s: jobs share operations and
-orders.
+Kernels of a step take 15 to 30 s of processor time to compile, half a second to run once as Python,
+and most of them 5 s for the first 180,000 rows of a sweep, as jobs share operations and orders.
 So a kernel is rented before it is bought: it runs as Python until this has taken as long as
 compiling it, and no longer. What was run so is known afterwards, for others to compile.
 """

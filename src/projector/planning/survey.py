@@ -211,7 +211,9 @@ class Surveyor:
             return Site(kind, nodes, gpus, (), 0, error)
         self.layouts += legal
         # As the user named a device; one that came with the job stays out of texts.
-        stated = {key: str(getattr(value, "name", value)) for key, value in kind.overrides.items()}
+        stated: dict[str, Any] = {
+            key: str(getattr(value, "name", value)) for key, value in kind.overrides.items()
+        }
         if len(self.question.batches) > 1:
             stated[BATCH] = batch
         choices = [

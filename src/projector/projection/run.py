@@ -205,11 +205,12 @@ def _check(job: Job, times: runtime.RunTimes, row: int) -> None:
 
 _DEFAULTS = {
     "checkpoint": ("write_gb_per_s_per_node", "read_gb_per_s_per_node", "overhead_s"),
-    "failures": tuple(
-        "gpu_mtbf_hours node_mtbf_hours detection_s restart_s repair_hours repaired_share".split()
+    "failures": (
+        "gpu_mtbf_hours", "node_mtbf_hours", "detection_s", "restart_s", "repair_hours",
+        "repaired_share",
     ),
     "stragglers": ("slowdown",),
-}
+}  # fmt: skip
 """Terms of a run, and their fields that ``hardware/failures.yaml`` fills in."""
 
 _INSTEAD = {"write_gb_per_s_per_node": "write_gb_per_s", "read_gb_per_s_per_node": "read_gb_per_s"}
