@@ -1,6 +1,7 @@
 """Files of profilers that were cut or hit by noise: read as far as may be, never a crash."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -79,6 +80,20 @@ def test_json_of_rocprofv3(tmp_path_factory, wounds):
             told(trace.problems)
         for counters in read_counters(path):
             told(counters.problems)
+
+
+@pytest.mark.parametrize("wrong", ["-1", "1.5", "99999999999999999999999", '"x"', '["x", 2]', "{}"])
+@pytest.mark.parametrize("name", ["operations", "handle", "logical_node_id", "key", "kernel_id"])
+def test_other_types_in_the_json_of_rocprofv3(tmp_path, name, wrong):
+    pytest.importorskip("ijson")
+    path = tmp_path / "9_results.json"
+    text = re.sub(rf'("{name}": )(\[[^]]*\]|\d+)', rf"\g<1>{wrong}", json.dumps(document()))
+    assert wrong in text
+    path.write_text(text)
+    for trace in read_rocprof([path]):
+        told(trace.problems)
+    for counters in read_counters(path):
+        told(counters.problems)
 
 
 @settings(max_examples=examples(100))

@@ -24,16 +24,9 @@ from projector.config._base import (
 from projector.errors import ConfigError
 
 CollectiveAlgorithm = Literal[
-    "ring",
-    "tree",
-    "halving_doubling",
-    "bruck",
-    "direct",
-    "hierarchical",
-    "in_network",
-    "pairwise",
+    "ring", "tree", "halving_doubling", "bruck", "direct", "hierarchical", "in_network", "pairwise",
     "pat",
-]
+]  # fmt: skip
 """What a library may do to serve a collective; ``docs/collectives.md`` has the terms of each."""
 
 TrainingClass = Literal["16_bit", "8_bit"]
@@ -274,13 +267,8 @@ class Device(Sourced):
     """Whether FP8 GEMMs with one scale a tensor read both operands along K alone, so that what a
     gradient reads as well is quantised into two layouts."""
     collective_network_algorithms: tuple[CollectiveAlgorithm, ...] = (
-        "ring",
-        "tree",
-        "direct",
-        "in_network",
-        "pairwise",
-        "pat",
-    )
+        "ring", "tree", "direct", "in_network", "pairwise", "pat",
+    )  # fmt: skip
     """Those of them that the library has between domains; what no other serves may be any. NCCL and
     RCCL gather and scatter in one ring through all ranks (NVIDIA/nccl ``src/graph/tuning.cc``), and
     by ``pat`` where each domain has one rank."""

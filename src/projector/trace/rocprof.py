@@ -261,6 +261,15 @@ def _slots() -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, str]], di
     return numbers, texts, ends
 
 
+_LISTED = "operations"
+_NUMBERS = frozenset({"id.handle", "type", "logical_node_id", "node_id", "kernel_id", "key", "pid"})
+"""Of the short lists: what is a list of texts, and what are numbers; all else are texts."""
+
+
+def _is_number(name: str, value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << (64 if name == "id.handle" else 63)
+
+
 def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
     """Fill processes, which stand in `found` from their start, so that damage keeps them."""
     numbers, texts, ends = _slots()
@@ -281,11 +290,12 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
         word = texts.get(prefix)
         if word is not None:
             name = word[1]
-            if event in ("string", "number"):
-                if prefix.endswith(f"{name}.item"):
+            # A damaged file may have other types.
+            if name == _LISTED:
+                if event == "string" and prefix.endswith(".item"):
                     entry.setdefault(name, []).append(value)
-                else:
-                    entry[name] = value
+            elif _is_number(name, value) if name in _NUMBERS else event == "string":
+                entry[name] = value
         elif prefix == counter and event == "number":
             handle = int(value)
         elif prefix == amount and event == "number":
