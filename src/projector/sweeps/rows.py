@@ -144,6 +144,7 @@ class Sweeper:
         """Begin with nothing known; rows go to ``drafts``, of a `Store`, or parts carry them."""
         self.drafts, self._space = drafts, space
         self._plan = Plan.of(space, column_kinds(axes, results_of(space)), chunk_points)
+        self.chunks = self._plan.chunks
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
 
