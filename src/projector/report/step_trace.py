@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from projector.arrays import Array, Ints, bits
-from projector.config import resources
 from projector.config._base import Config
+from projector.config.resources import shipped_table
 from projector.kernels.grouping import group_rows
 from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
 from projector.projection.terms import BREAKDOWN
@@ -699,10 +699,7 @@ class TimelineNames(Config):
         return self.collectives.get(self.labels.get(last, last), self.collectives[self.otherwise])
 
 
-@cache
-def load_timeline_names() -> TimelineNames:
-    """Return the shipped table of names."""
-    return resources.shipped_table(TimelineNames, "timeline_names.yaml")
+load_timeline_names = shipped_table(TimelineNames, "timeline_names.yaml")
 
 
 def operators_of(table: OperationTable) -> list[tuple[str, str] | None]:
