@@ -604,7 +604,6 @@ def us(time_ps: int) -> str:
 
 
 def _us(time_ps: Ints) -> list[str]:
-    """Return times of 0 or more in microseconds."""
     whole, rest = np.divmod(time_ps, _PS_PER_US)
     return [*map("%d.%06d2".__mod__, zip(whole.tolist(), rest.tolist(), strict=True))]
 
