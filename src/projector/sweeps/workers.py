@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from projector.sweeps.store import Part
 
 AHEAD = 3
-"""Chunks that wait for each worker, so that none of them waits for its own."""
+"""Chunks that each worker has or that wait for it, so that none of them waits for its own."""
 
 LONGEST_LINE = 64
 """Chunks that are ready or on their way while the next one, of a worker that begins, is not."""
@@ -135,7 +135,7 @@ def project_side_by_side(
                     own.learn()
                 task = space, dict(axes), chunk_points
                 others = stack.enter_context(_Others.at_work(workers - 1, task, drafts, own))
-            while left and others is not None and others.want_more():
+            while left and others is not None and others.want_more(left):
                 chunk, left = next(todo), left - 1
                 line.append((chunk, others.submit(chunk)))
             if left and len(line) < LONGEST_LINE:
@@ -178,8 +178,9 @@ class _Others:
     def __init__(self, pool: "_Pool", task: Path) -> None:
         self._pool, self._task = pool, task
         self._running: set[Future[_Answer]] = set()
-        self._starting = pool.start()
-        self._count = len(self._starting)
+        # Copies are there at once: their first chunks need not wait for the caller's.
+        self._starting = set() if pool.copies else pool.start()
+        self._count = pool.size
 
     @classmethod
     @contextmanager
@@ -209,11 +210,15 @@ class _Others:
                 else:
                     pool.end()
 
-    def want_more(self) -> bool:
-        """Whether some of them have started and would soon have nothing to do."""
+    def want_more(self, left: int) -> bool:
+        """Whether some of them have started and would soon have nothing to do.
+
+        Where few chunks are ``left``, nothing waits for them that the caller could begin before.
+        """
         self._starting = {future for future in self._starting if not future.done()}
         self._running = {future for future in self._running if not future.done()}
-        return len(self._running) < AHEAD * (self._count - len(self._starting))
+        started = self._count - len(self._starting)
+        return len(self._running) - started < min(left - 1, (AHEAD - 1) * started)
 
     def submit(self, chunk: int) -> "Future[_Answer]":
         future = self._pool.submit(_work, self._task, chunk)
@@ -331,9 +336,10 @@ class _Pool(ProcessPoolExecutor):
     def __init__(self, workers: int, surroundings: tuple[object, ...]) -> None:
         self.size, self.surroundings = workers, surroundings
         self._context = _Context()
+        self.copies = self._context.copies
         # What is made halfway when a signal comes would never be removed.
         with _endings_blocked():
-            if sys.platform != "win32" and not self._context.copies:
+            if sys.platform != "win32" and not self.copies:
                 # It removes our semaphores when we have ended, and so must outlive a signal to all
                 # of the group. Python has it ignore interrupts and SIGTERM, but not a hang-up.
                 resource_tracker.ensure_running()
@@ -353,7 +359,9 @@ class _Pool(ProcessPoolExecutor):
         return all(worker.is_alive() for worker in self._context.workers)
 
     def rest(self) -> None:
-        """Wait for another sweep."""
+        """Wait for another sweep; the command that copies were made of has none, so they end."""
+        if self.copies:
+            return self.shutdown(wait=False)
         self.timer = threading.Timer(REST_S, self._leave)
         self.timer.daemon = True
         _resting.append(self)
