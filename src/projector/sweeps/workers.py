@@ -11,6 +11,7 @@ whose threads are not ours to know, workers are processes that begin with nothin
 """
 
 import atexit
+import copy
 import ctypes
 import gc
 import math
@@ -117,7 +118,9 @@ def project_side_by_side(
     todo = iter(chunks)
     line: deque[tuple[int, Part | Future[_Answer]]] = deque()
     own = Sweeper(space, axes, chunk_points, drafts)
-    pace = _Pace(is_long=is_long)
+    least_s, chunk_s = COPY_S if can_copy() else START_S, math.inf if is_long else 0.0
+    # The first chunk also loads kernels, or compiles them, and is not counted.
+    timed, spent_s = -1, 0.0
     # Where kernels are not compiled yet, the first rows go before: they need few of them.
     alone = left - is_interpreting()
     others: _Others | None = None
@@ -130,7 +133,7 @@ def project_side_by_side(
             # When nobody writes any more. What was taken has another name by then.
             stack.callback(remove_drafts, drafts)
         while left or line:
-            if others is None and workers > 1 < left <= alone and pace.is_slow(left):
+            if others is None and workers > 1 < left <= alone and left * chunk_s > least_s:
                 if is_long and can_copy():
                     own.learn()
                 task = space, dict(axes), chunk_points
@@ -142,7 +145,10 @@ def project_side_by_side(
                 chunk, left = next(todo), left - 1
                 begun = time.perf_counter()
                 line.append((chunk, own.part(chunk)))
-                pace.add(time.perf_counter() - begun)
+                timed += 1
+                if timed > 0:
+                    spent_s += time.perf_counter() - begun
+                    chunk_s = spent_s / timed
             # What is there already goes; with nothing else to do, the next one is waited for.
             while line and (not left or len(line) >= LONGEST_LINE or _is_there(line[0][1])):
                 chunk, part = line.popleft()
@@ -153,25 +159,6 @@ def project_side_by_side(
 
 def _is_there(part: "Part | Future[_Answer]") -> bool:
     return not isinstance(part, Future) or part.done()
-
-
-class _Pace:
-    def __init__(self, *, is_long: bool) -> None:
-        """Expect that each takes for ever, or no time, until two have been timed."""
-        self._chunk_s = math.inf if is_long else 0.0
-        self._least_s = COPY_S if can_copy() else START_S
-        self._chunks, self._spent_s = 0, 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count a chunk; the first one also loads kernels, or compiles them."""
-        if self._chunks:
-            self._spent_s += seconds
-            self._chunk_s = self._spent_s / self._chunks
-        self._chunks += 1
-
-    def is_slow(self, chunks: int) -> bool:
-        """Whether so many take longer than to start others."""
-        return chunks * self._chunk_s > self._least_s
 
 
 class _Others:
@@ -192,7 +179,8 @@ class _Others:
             file, drafts = Path(folder) / "task", drafts or Path(folder) / "rows-"
             # First, so that a space that cannot be sent starts nothing.
             file.write_bytes(pickle.dumps((*task, drafts)))
-            _handed[file] = own.writing(drafts)
+            _handed[file] = copy.copy(own)
+            _handed[file].drafts = drafts
             if can_copy():
                 # A collection would write to all that it looks at, and so copy it.
                 gc.freeze()
@@ -361,7 +349,8 @@ class _Pool(ProcessPoolExecutor):
     def rest(self) -> None:
         """Wait for another sweep; the command that copies were made of has none, so they end."""
         if self.copies:
-            return self.shutdown(wait=False)
+            self.shutdown(wait=False)
+            return
         self.timer = threading.Timer(REST_S, self._leave)
         self.timer.daemon = True
         _resting.append(self)
