@@ -163,7 +163,7 @@ class Sweeper:
         points = self._plan.chunk(chunk)
         batch = self._projector.project(np.arange(points.start, points.stop))
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible, batch.at_risk)
-        leaders = self._leaders(batch.table)
+        leaders = self._leaders(batch.table) if batch.rows else []
         content = encode(batch.table, self._schema)
         if self.drafts is None or not content:
             return Part(chunk, bytes(content), totals, leaders=leaders)
