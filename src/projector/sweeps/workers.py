@@ -116,7 +116,7 @@ def project_side_by_side(
     from projector.sweeps.store import read_draft, remove_drafts
 
     todo = iter(chunks)
-    line: deque[tuple[int, Part | Future[_Answer]]] = deque()
+    line: deque[tuple[int, Future[_Answer]]] = deque()
     own = Sweeper(space, axes, chunk_points, drafts)
     least_s, chunk_s = COPY_S if can_copy() else START_S, math.inf if is_long else 0.0
     # The first chunk also loads kernels, or compiles them, and is not counted.
@@ -144,21 +144,17 @@ def project_side_by_side(
             if left and len(line) < LONGEST_LINE:
                 chunk, left = next(todo), left - 1
                 begun = time.perf_counter()
-                line.append((chunk, own.part(chunk)))
+                line.append((chunk, Future()))
+                line[-1][1].set_result(own.part(chunk))
                 timed += 1
                 if timed > 0:
                     spent_s += time.perf_counter() - begun
                     chunk_s = spent_s / timed
             # What is there already goes; with nothing else to do, the next one is waited for.
-            while line and (not left or len(line) >= LONGEST_LINE or _is_there(line[0][1])):
-                chunk, part = line.popleft()
-                if isinstance(part, Future):
-                    part = unwrap(part.result(), chunk)
+            while line and (not left or len(line) >= LONGEST_LINE or line[0][1].done()):
+                chunk, future = line.popleft()
+                part = unwrap(future.result(), chunk)
                 yield read_draft(part) if drafts is None else part
-
-
-def _is_there(part: "Part | Future[_Answer]") -> bool:
-    return not isinstance(part, Future) or part.done()
 
 
 class _Others:
@@ -167,7 +163,6 @@ class _Others:
         self._running: set[Future[_Answer]] = set()
         # Copies are there at once: their first chunks need not wait for the caller's.
         self._starting = set() if pool.copies else pool.start()
-        self._count = pool.size
 
     @classmethod
     @contextmanager
@@ -205,7 +200,7 @@ class _Others:
         """
         self._starting = {future for future in self._starting if not future.done()}
         self._running = {future for future in self._running if not future.done()}
-        started = self._count - len(self._starting)
+        started = self._pool.size - len(self._starting)
         return len(self._running) - started < min(left - 1, (AHEAD - 1) * started)
 
     def submit(self, chunk: int) -> "Future[_Answer]":

@@ -22,7 +22,6 @@ from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, numbers, stand
 from projector.units import to_gib
 
 if TYPE_CHECKING:
-    # The report of a sweep needs nothing of a search.
     from projector.searches.result import SearchResult
 
 # Speed against memory: all rows as a cloud, and the Pareto front.
