@@ -345,9 +345,7 @@ def write_pareto(result: "SweepResult | SearchResult", path: str | Path) -> None
 
 def read_fronts(result: "SweepResult | SearchResult") -> list[tuple[str, Front]]:
     """Return the front of each workload with its name, of the first `MOST_WORKLOADS`."""
-    if not isinstance(result, SweepResult):
-        return [("", front_of_search(result))]
-    found = swept.workloads_of(result)
+    found = swept.workloads_of(result) if isinstance(result, SweepResult) else [("", result)]
     return [(name, read_front(each)) for name, each in found[: swept.MOST_WORKLOADS]]
 
 
