@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from projector.sweeps.engine import estimate, sweep
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
 from projector.sweeps.store import Part, encode
-from projector.sweeps.table import load_space
+from projector.sweeps.table import axis_kinds, load_space
 from sweeps.grid import AXES, BASE, grid
 
 
@@ -140,6 +141,19 @@ def test_the_best_rows(swept, tmp_path):
     swept.write(tmp_path / "out")
     assert sweep(grid(), tmp_path / "out").best(7) == expected
     assert swept.best(0) == []
+
+
+def test_the_best_rows_are_remembered_in_whichever_order_chunks_are_projected():
+    # A name changes nothing, so rows are equal.
+    space = grid({"parallelism.tp": [1, 2, 4], "name": [*map(str, range(60))]})
+    found = sweep(space, workers=3)
+    sweeper = rows.Sweeper(space, axis_kinds(space), 48)
+    parts = [sweeper.part(chunk) for chunk in reversed(range(found.plan.chunks))]
+    leaders = [row for part in reversed(parts) for row in part.leaders]
+    assert len(leaders) < 60
+    for count in range(result.LISTED + 1):
+        read = replace(found, leaders=None).best(count)
+        assert found.best(count) == replace(found, leaders=leaders).best(count) == read
 
 
 def test_some_rows_are_read_alone(swept, tmp_path):

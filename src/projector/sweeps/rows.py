@@ -1,6 +1,5 @@
 """Points of a space become rows: the numbers of a projection, or the reason why there is none."""
 
-import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from projector.projection.bands import FITS
 from projector.sweeps.jobs import JobPoints
 from projector.sweeps.journal import Totals
 from projector.sweeps.points import Points
+from projector.sweeps.result import BEST_BY, LISTED, SweepResult, numbers, picked
 from projector.sweeps.store import Part, Plan, encode, write_draft
 from projector.sweeps.table import (
     Tables,
@@ -147,27 +147,34 @@ class Sweeper:
         self.chunks = self._plan.chunks
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
+        self._is_ranked = SweepResult(self._plan, Totals(), 0.0, 0).is_ranked
+        self._least = -np.inf
 
     def learn(self) -> None:
         """Project a few points from everywhere and keep nothing but what they teach."""
         count = -(-self._plan.chunk_points // LEARNED)
         self._projector.project(np.sort(sample(self._space, count)), best=False)
 
-    def writing(self, drafts: Path) -> "Sweeper":
-        """Return one that knows the same and writes rows there."""
-        other = copy.copy(self)
-        other.drafts = drafts
-        return other
-
     def part(self, chunk: int) -> Part:
         """Project one chunk."""
         points = self._plan.chunk(chunk)
         batch = self._projector.project(np.arange(points.start, points.stop))
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible, batch.at_risk)
+        leaders = self._leaders(batch.table) if batch.rows else []
         content = encode(batch.table, self._schema)
         if self.drafts is None or not content:
-            return Part(chunk, bytes(content), totals)
-        return Part(chunk, b"", totals, write_draft(self.drafts, chunk, content))
+            return Part(chunk, bytes(content), totals, leaders=leaders)
+        return Part(chunk, b"", totals, write_draft(self.drafts, chunk, content), leaders)
+
+    def _leaders(self, table: "pa.Table") -> list[dict[str, Any]]:
+        rate = np.where(self._is_ranked(table), numbers(table, BEST_BY), np.nan)
+        rows = np.flatnonzero(rate >= self._least)
+        rows = rows[np.argsort(-rate[rows], kind="stable")[:LISTED]]
+        if len(rows) == LISTED:
+            # So many are no worse. Rows of later chunks may be of earlier ones elsewhere.
+            self._least = max(self._least, rate[rows[-1]])
+        led: list[dict[str, Any]] = picked(table, rows).to_pylist() if len(rows) else []
+        return led
 
 
 def reason_of(error: ProjectorError) -> str:
