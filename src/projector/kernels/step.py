@@ -356,10 +356,12 @@ def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
                 tied_s = tied_of[replica] if r == 0 or r == num_ranks - 1 else 0.0
                 last_s = max(last_s, end_s - begin_s)
                 done_s = end_s
-                if sends:
+                if sends and num_chunks == 1:
+                    done_s = max(end_s, (last_ps[row, r, 0] + later_ps) * PS + rank_tail_s[own, r])
+                elif sends:
                     # Most ranks are done too early, even if they began to send at their ends.
                     most_s = (end_s + rank_tail_s[own, r]) * ROUNDED + reduce_s[own, r] + tied_s
-                    if num_chunks > 1 and most_s - begin_s <= finish_s:
+                    if most_s - begin_s <= finish_s:
                         continue
                     done_s = max(end_s, _sent_s(row, later_ps, r, last_ps, own, tail_s, waiting))
                 done_s = done_s + reduce_s[own, r] + tied_s - begin_s
