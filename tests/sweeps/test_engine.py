@@ -114,6 +114,14 @@ def test_a_part_may_lack_values_where_another_has_all(swept):
     assert 0 < found.pareto()["mfu"].null_count < len(found.pareto())
 
 
+@pytest.mark.parametrize("rows", [[3], [2, 3]])
+def test_a_few_rows_do_not_keep_their_part_in_memory(rows, swept):
+    table = next(swept.tables())
+    few = next(swept.tables(rows=np.array(rows)))
+    assert few.to_pylist() == [table.to_pylist()[row] for row in rows]
+    assert few.get_total_buffer_size() <= 2 * len(rows) * table.nbytes / len(table)
+
+
 def test_objectives_that_are_none(swept):
     for wrong, told in (
         (["nothing"], "no column"),

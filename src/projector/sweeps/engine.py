@@ -300,7 +300,7 @@ def _refuse_endless(space: Space, plan: Plan, workers: int, *, local: bool) -> N
     if space.size < MANY_POINTS:
         return
     if local and workers > 1:
-        start_ahead(workers)
+        start_ahead(workers, plan.chunks)
     if space.size < ENDLESS_POINTS and not plan.is_slow:
         return
     days = _estimate(space, workers, _SMALL_SAMPLE, enough_days=LONGEST_DAYS).seconds / DAY

@@ -357,7 +357,9 @@ def _picked(table: "pa.Table", rows: Ints) -> "pa.Table":
 
     if not 0 < len(rows) <= FEW:
         return table.take(arrow_column(rows))
-    return pa.concat_tables([table.slice(row, 1) for row in rows.tolist()])
+    slices = [table.slice(row, 1) for row in rows.tolist()]
+    # Copied, as a slice alone keeps the whole table in memory; one chunk would not be copied.
+    return pa.concat_tables([table.slice(0, 0), *slices]).combine_chunks()
 
 
 def rows_within(rows: Ints, begin: int, end: int) -> Ints:
@@ -421,12 +423,12 @@ def _front(values: Floats) -> Ints:
         rows = _unbeaten(values, few[:, _front(few)])
     distinct, number = _distinct(values[:, rows])
     is_front = np.zeros(distinct.shape[1], np.bool_)
-    left = np.arange(len(is_front))
+    left, rest = np.arange(len(is_front)), distinct[1:]
     while len(left):
-        # Nothing beats what is lexically the first.
-        first, left = left[:1], left[1:]
-        is_front[first] = True
-        left = left[_unbeaten(distinct[:, left], distinct[:, first])]
+        # Nothing beats what is lexically the first; it beats what is nowhere better.
+        is_front[left[0]] = True
+        better = np.flatnonzero((rest < rest[:, :1]).any(axis=0))
+        left, rest = left[better], rest[:, better]
     return rows[is_front[number]]
 
 

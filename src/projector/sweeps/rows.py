@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,7 +99,8 @@ class Projector:
         whole = pa.concat_tables(tables or [pa.Table.from_batches([], self._tables.schema)])
         if len(merits) > 1:
             # What was evaluated apart has a best row each.
-            whole = whole.take(arrow_column(Merits.joined(merits).best()))
+            joined = Merits(*map(np.concatenate, zip(*merits, strict=True)))
+            whole = whole.take(arrow_column(joined.best()))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
 
@@ -113,11 +114,6 @@ class Merits(NamedTuple):
     rate: Floats
     """Tokens per second and device."""
     peak: Floats
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Merits]") -> "Merits":
-        """Return those of several parts, one after the other."""
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def take(self, rows: Ints) -> "Merits":
         """Return those of some rows."""
@@ -148,6 +144,7 @@ class Sweeper:
         """Begin with nothing known; rows go to ``drafts``, of a `Store`, or parts carry them."""
         self.drafts, self._space = drafts, space
         self._plan = Plan.of(space, column_kinds(axes, results_of(space)), chunk_points)
+        self.chunks = self._plan.chunks
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
 

@@ -195,7 +195,7 @@ class _Others:
             if can_copy():
                 # A collection would write to all that it looks at, and so copy it.
                 gc.freeze()
-            pool = _take(count)
+            pool = _take(count, own.chunks)
             whole = False
             try:
                 yield cls(pool, file)
@@ -221,10 +221,10 @@ class _Others:
         return future
 
 
-def start_ahead(workers: int) -> None:
+def start_ahead(workers: int, chunks: int) -> None:
     """Start what will work beside the caller, who does something else first; no copies of it."""
     if not can_copy():
-        pool = _take(workers - 1)
+        pool = _take(workers - 1, chunks)
         pool.start()
         pool.rest()
 
@@ -384,8 +384,12 @@ class _Pool(ProcessPoolExecutor):
         return ProjectorError(msg, key="workers", allowed="fewer workers")
 
 
-def _take(workers: int) -> _Pool:
-    """Return a pool that rests and is as a new one would be, or a new one; end the others."""
+def _take(workers: int, chunks: int) -> _Pool:
+    """Return a pool that rests and is as a new one would be, or a new one; end the others.
+
+    Few ``chunks`` need no more workers than they are.
+    """
+    size = min(workers, chunks)
     umask = os.umask(0o077)
     os.umask(umask)
     folder = Path().stat()
@@ -395,10 +399,10 @@ def _take(workers: int) -> _Pool:
         while True:
             pool = _resting.pop()
             pool.timer.cancel()
-            if pool.surroundings == surroundings and pool.is_whole():
+            if pool.surroundings == surroundings and pool.size >= size and pool.is_whole():
                 return pool
             pool.end()
-    return _Pool(workers, surroundings)
+    return _Pool(size, surroundings)
 
 
 def _prepare() -> None:
