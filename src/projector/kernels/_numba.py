@@ -33,6 +33,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import Environment
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import nrt
+from numba.extending import lower_builtin
 
 from projector.arrays import Floats
 from projector.kernels._cache import (
@@ -71,6 +72,9 @@ _dumps: Any = serialize.dumps
 _normalize_signature: Any = sigutils.normalize_signature
 _nrt: Any = nrt
 _unliteral: Any = types.unliteral
+
+# numba asks for this at each use of an array, and searches long for what nobody has defined.
+lower_builtin("__array__", types.Array)(lambda _context, _builder, _types, values: values[0])
 
 
 class Kernel(_Dispatcher):  # type: ignore[misc]  # numba has no types
@@ -332,14 +336,23 @@ class _LeanCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
         return [passes]
 
 
-class _KernelLibrary(_Library):  # type: ignore[misc]  # numba has no types
+class _FlatLibrary(_Library):  # type: ignore[misc]  # numba has no types
+    def add_linking_library(self, library: Any) -> None:
+        """Link each that is called once, callers first: LLVM leaves out what nobody calls yet."""
+        library._ensure_finalized()  # noqa: SLF001
+        linked = self._linking_libraries
+        new = (library, *library._linking_libraries)  # noqa: SLF001
+        linked += [each for each in new if each not in linked]
+
+
+class _KernelLibrary(_FlatLibrary):
     def _optimize_final_module(self) -> None:
         """Optimise once; numba first does so in part, for the sake of counts."""
         passes, builder = self._codegen._module_pass_manager()  # noqa: SLF001
         passes.run(self._final_module, builder)
 
 
-class _LoweredLibrary(_Library):  # type: ignore[misc]  # numba has no types
+class _LoweredLibrary(_FlatLibrary):
     """Code of a helper, for others to link."""
 
     @property
@@ -357,11 +370,8 @@ class _LoweredLibrary(_Library):  # type: ignore[misc]  # numba has no types
     def _optimize_functions(self, ll_module: Any) -> None:
         """Leave it to the kernels."""
 
-    def _optimize_final_module(self) -> None:
-        """Leave it to the kernels."""
-
-    def _finalize_final_module(self) -> None:
-        """Let others link the code, and make nothing of it."""
+    def finalize(self) -> None:
+        """Let others link the code, and what it calls; make nothing of it."""
         self._finalize_dynamic_globals()
         self._finalized = True
 

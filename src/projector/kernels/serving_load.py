@@ -476,14 +476,14 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
     Steps of decode alone that follow one another with the same requests are one loop over times.
     """
     total = len(requests.input_tokens)
-    served.arrival_s[:] = requests.arrival_s
-    served.preemptions[:] = 0
     totals = served.totals
     totals[:] = 0.0
     state = _empty(total, limits.max_seqs)
     count = state.tally
     count[_FREE] = limits.units
     for request in range(total):
+        # One by one: to assign all takes numba 1 s more to compile.
+        served.arrival_s[request], served.preemptions[request] = requests.arrival_s[request], 0
         longest = requests.input_tokens[request] + requests.output_tokens[request]
         if _units(limits, longest) > limits.units:
             return STUCK
