@@ -170,7 +170,7 @@ def _place(
             found.place[axis, first + j] = place
 
 
-@kernel
+@kernel(python_us=0.2)
 def choose_points(
     point_N: Ints, axes: Axes, lookups: LookupColumns, found: Found
 ) -> tuple[int, int]:
