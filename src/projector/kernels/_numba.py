@@ -13,7 +13,8 @@ numba also optimises each function that it compiles, with all that it calls, and
 of it. No one runs the machine code of a helper, and LLVM optimises a helper again in every function
 that calls it. So helpers are kept as they are lowered, which takes a third off the time that LLVM
 needs; the kernels come out with the same arithmetic. Much of what numba does itself is left out
-too: passes that find nothing, counts of references to arrays, rules that were tried before.
+too: passes that find nothing, counts of references to arrays, rules that were tried before, helpers
+linked into one another.
 """
 
 import hashlib
@@ -339,10 +340,9 @@ class _LeanCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
 class _FlatLibrary(_Library):  # type: ignore[misc]  # numba has no types
     def add_linking_library(self, library: Any) -> None:
         """Link each that is called once, callers first: LLVM leaves out what nobody calls yet."""
-        library._ensure_finalized()  # noqa: SLF001
-        linked = self._linking_libraries
-        new = (library, *library._linking_libraries)  # noqa: SLF001
-        linked += [each for each in new if each not in linked]
+        super().add_linking_library(library)
+        called = *self._linking_libraries, *library._linking_libraries  # noqa: SLF001
+        self._linking_libraries = [*dict.fromkeys(called)]
 
 
 class _KernelLibrary(_FlatLibrary):

@@ -25,7 +25,7 @@ MOST_VALUES = 1 << 17
 """Values that are kept of one look-up; beyond, it begins anew."""
 
 MANY_POINTS, SAMPLE_STEP = 1 << 14, 997
-"""Of more points than this a sample goes first, one in so many."""
+"""Of more points, one in so many goes first: each unknown entry takes a pass over all of them."""
 
 MOST_AT_ONCE = 1 << 15
 """Combinations that are all computed with the first, where columns say what they have."""
@@ -158,7 +158,6 @@ class Lookups:
             lookup.make_room()
         count = len(points)
         if count > MANY_POINTS:
-            # Few teach most of the entries, of which each that is unknown takes a pass over all.
             self.choose(points[::SAMPLE_STEP])
         keys = [_combined(lookup, points, self._sizes) for lookup in self._sparse]
         wanted = np.empty((count, 2), np.int64)
