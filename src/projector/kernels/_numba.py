@@ -29,12 +29,11 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba.core import caching, codegen, compiler, serialize, sigutils, types
+from numba.core import caching, codegen, compiler, imputils, serialize, sigutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import Environment
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import nrt
-from numba.extending import lower_builtin
 
 from projector.arrays import Floats
 from projector.kernels._cache import (
@@ -70,12 +69,13 @@ _Dispatcher: Any = CPUDispatcher
 _PassManager: Any = compiler.PassManager  # type: ignore[attr-defined]
 _Library: Any = codegen.JITCodeLibrary
 _dumps: Any = serialize.dumps
+_lower_builtin: Any = imputils.lower_builtin
 _normalize_signature: Any = sigutils.normalize_signature
 _nrt: Any = nrt
 _unliteral: Any = types.unliteral
 
 # numba asks for this at each use of an array, and searches long for what nobody has defined.
-lower_builtin("__array__", types.Array)(lambda _context, _builder, _types, values: values[0])
+_lower_builtin("__array__", types.Array)(lambda _context, _builder, _types, values: values[0])
 
 
 class Kernel(_Dispatcher):  # type: ignore[misc]  # numba has no types
@@ -342,7 +342,7 @@ class _FlatLibrary(_Library):  # type: ignore[misc]  # numba has no types
         """Link each that is called once, callers first: LLVM leaves out what nobody calls yet."""
         super().add_linking_library(library)
         called = *self._linking_libraries, *library._linking_libraries  # noqa: SLF001
-        self._linking_libraries = [*dict.fromkeys(called)]
+        self._linking_libraries[:] = dict.fromkeys(called)
 
 
 class _KernelLibrary(_FlatLibrary):
