@@ -205,11 +205,11 @@ def choose_points(
         legal_J, end = legal_R[:legal], num_legal + legal
         for j in range(legal):
             found.row[num_legal + j] = begin + legal_J[j]
-        for axis in range(num_axes):
+        for axis in range(num_outer):
+            found.place[axis, num_legal:end] = place_A[axis]
+        for axis in range(num_outer, num_axes):
             for j in range(legal):
-                place = place_A[axis]
-                if axis >= num_outer:
-                    place = axes.inner_place[axis - num_outer, inner + legal_J[j]]
+                place = axes.inner_place[axis - num_outer, inner + legal_J[j]]
                 found.place[axis, num_legal + j] = place
         number_KJ = found.number[:, num_legal:end]
         _show(entry_LR, lookups.varies, lookups.shown, legal_J, number_KJ)
