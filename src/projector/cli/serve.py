@@ -202,7 +202,11 @@ def _search(
         ranking[name] = str(changes.pop(name)).split(",")
     ranking["usd_per_gpu_hour"] = changes.pop("load.usd_per_gpu_hour", None)
     stated = {name: value for name, value in ranking.items() if value is not None}
-    with SweepProgress(quiet=printer.quiet, found="points") as progress:
+    is_rated = "load.rate_per_s" in changes
+    with (
+        output.compiling_load() if is_rated else nullcontext(),
+        SweepProgress(quiet=printer.quiet, found="points") as progress,
+    ):
         result = search_serving(deployment=config, overrides=changes, progress=progress, **stated)
     output.draw(files[0], "serve_search.fronts_figure", result)
     output.write_page(files[1], lambda: report.serve_search_report(result))

@@ -79,6 +79,8 @@ def work(module: str, parts: Sequence[str]) -> None:
     """Call some of the ``PARTS`` of a module, as long as whoever asked for it lives."""
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     gc.set_threshold(GC_THRESHOLD)
+    if module == __name__:  # numba asks whether it is there, and these kernels do without
+        sys.modules["scipy.linalg.cython_blas"] = None  # type: ignore[assignment]
     interpret_what_others_compile()
     calls = import_module(module).PARTS
     for part in parts:

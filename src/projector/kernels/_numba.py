@@ -13,7 +13,8 @@ numba also optimises each function that it compiles, with all that it calls, and
 of it. No one runs the machine code of a helper, and LLVM optimises a helper again in every function
 that calls it. So helpers are kept as they are lowered, which takes a third off the time that LLVM
 needs; the kernels come out with the same arithmetic. Much of what numba does itself is left out
-too: passes that find nothing, counts of references to arrays, rules that were tried before.
+too: passes that find nothing, counts of references to arrays, rules that were tried before, helpers
+linked into one another.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba.core import caching, codegen, compiler, serialize, sigutils, types
+from numba.core import caching, codegen, compiler, imputils, serialize, sigutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import Environment
 from numba.core.registry import CPUDispatcher
@@ -68,9 +69,13 @@ _Dispatcher: Any = CPUDispatcher
 _PassManager: Any = compiler.PassManager  # type: ignore[attr-defined]
 _Library: Any = codegen.JITCodeLibrary
 _dumps: Any = serialize.dumps
+_lower_builtin: Any = imputils.lower_builtin
 _normalize_signature: Any = sigutils.normalize_signature
 _nrt: Any = nrt
 _unliteral: Any = types.unliteral
+
+# numba asks for this at each use of an array, and searches long for what nobody has defined.
+_lower_builtin("__array__", types.Array)(lambda _context, _builder, _types, values: values[0])
 
 
 class Kernel(_Dispatcher):  # type: ignore[misc]  # numba has no types
@@ -332,14 +337,22 @@ class _LeanCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
         return [passes]
 
 
-class _KernelLibrary(_Library):  # type: ignore[misc]  # numba has no types
+class _FlatLibrary(_Library):  # type: ignore[misc]  # numba has no types
+    def add_linking_library(self, library: Any) -> None:
+        """Link each that is called once, callers first: LLVM leaves out what nobody calls yet."""
+        super().add_linking_library(library)
+        called = *self._linking_libraries, *library._linking_libraries  # noqa: SLF001
+        self._linking_libraries[:] = dict.fromkeys(called)
+
+
+class _KernelLibrary(_FlatLibrary):
     def _optimize_final_module(self) -> None:
         """Optimise once; numba first does so in part, for the sake of counts."""
         passes, builder = self._codegen._module_pass_manager()  # noqa: SLF001
         passes.run(self._final_module, builder)
 
 
-class _LoweredLibrary(_Library):  # type: ignore[misc]  # numba has no types
+class _LoweredLibrary(_FlatLibrary):
     """Code of a helper, for others to link."""
 
     @property
@@ -357,11 +370,8 @@ class _LoweredLibrary(_Library):  # type: ignore[misc]  # numba has no types
     def _optimize_functions(self, ll_module: Any) -> None:
         """Leave it to the kernels."""
 
-    def _optimize_final_module(self) -> None:
-        """Leave it to the kernels."""
-
-    def _finalize_final_module(self) -> None:
-        """Let others link the code, and make nothing of it."""
+    def finalize(self) -> None:
+        """Let others link the code, and what it calls; make nothing of it."""
         self._finalize_dynamic_globals()
         self._finalized = True
 

@@ -157,7 +157,7 @@ def sum_segments(offset: Ints, value_N: Floats, sum_S: Floats) -> None:
         sum_S[segment] = total
 
 
-@kernel
+@kernel(python_us=0.8)
 def sum_looked_up(
     offset: Ints, row_N: Ints, times_N: Floats, value_RPK: Floats, sum_SK: Floats
 ) -> None:

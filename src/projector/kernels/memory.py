@@ -265,7 +265,7 @@ def _write_rank(
     found[FOUND.updating_bytes, place] = updating
 
 
-@kernel
+@kernel(python_us=0.7)
 def hold_state(
     pattern_of: Ints,
     row_first: Ints,

@@ -187,14 +187,12 @@ def _take(held: Ints, space: Ints, tally: Ints, limits: Limits, request: int, to
     """Hold what ``tokens`` cached tokens need; leave all as it is where that is not free."""
     if tokens <= space[request]:
         return True
-    pages = (tokens + limits.page_tokens - 1) // limits.page_tokens
-    units = limits.layers * pages + limits.windowed * min(pages, limits.window_pages)
-    more = units - held[request]
-    if more > tally[_FREE]:
+    units = _units(limits, tokens)
+    if units - held[request] > tally[_FREE]:
         return False
-    tally[_FREE] -= more
+    tally[_FREE] -= units - held[request]
     held[request] = units
-    space[request] = pages * limits.page_tokens
+    space[request] = (tokens + limits.page_tokens - 1) // limits.page_tokens * limits.page_tokens
     return True
 
 
@@ -456,15 +454,6 @@ def _plan_step(
     return undisturbed and admitted == 0
 
 
-@helper
-def _empty(total: int, max_seqs: int) -> _State:
-    return _State(
-        np.zeros(max_seqs, np.int64), np.zeros(max_seqs, np.int64),
-        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
-        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(6, np.int64),
-    )  # fmt: skip
-
-
 @kernel(python_us=math.inf)
 def serve_requests(requests: Requests, limits: Limits, table: StepTable, served: Served) -> int:
     """Serve all requests on one replica.
@@ -476,14 +465,18 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
     Steps of decode alone that follow one another with the same requests are one loop over times.
     """
     total = len(requests.input_tokens)
-    served.arrival_s[:] = requests.arrival_s
-    served.preemptions[:] = 0
     totals = served.totals
     totals[:] = 0.0
-    state = _empty(total, limits.max_seqs)
+    state = _State(
+        np.zeros(limits.max_seqs, np.int64), np.zeros(limits.max_seqs, np.int64),
+        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
+        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(6, np.int64),
+    )  # fmt: skip
     count = state.tally
     count[_FREE] = limits.units
     for request in range(total):
+        # One by one: to assign all takes numba 1 s more to compile.
+        served.arrival_s[request], served.preemptions[request] = requests.arrival_s[request], 0
         longest = requests.input_tokens[request] + requests.output_tokens[request]
         if _units(limits, longest) > limits.units:
             return STUCK

@@ -154,23 +154,7 @@ def _show(entry_LR: Ints32, varies_L: Flags, shown_L: Ints, legal_J: Ints, numbe
                 number_J[j] = number
 
 
-@inlined
-def _place(
-    legal_R: Ints, first: int, begin: int, inner: int, place_A: Ints, axes: Axes, found: Found
-) -> None:
-    legal = legal_R.shape[0]
-    num_outer = place_A.shape[0] - axes.inner_place.shape[0]
-    for j in range(legal):
-        found.row[first + j] = begin + legal_R[j]
-    for axis in range(num_outer):
-        found.place[axis, first : first + legal] = place_A[axis]
-    for axis in range(num_outer, place_A.shape[0]):
-        for j in range(legal):
-            place = axes.inner_place[axis - num_outer, inner + legal_R[j]]
-            found.place[axis, first + j] = place
-
-
-@kernel
+@kernel(python_us=0.2)
 def choose_points(
     point_N: Ints, axes: Axes, lookups: LookupColumns, found: Found
 ) -> tuple[int, int]:
@@ -219,7 +203,14 @@ def choose_points(
             for new in range(known, num_wanted if slot < 0 else known):
                 lookups.entry[at + key_R[found.wanted[new, 1] - begin]] = _WANTED
         legal_J, end = legal_R[:legal], num_legal + legal
-        _place(legal_J, num_legal, begin, inner, place_A, axes, found)
+        for j in range(legal):
+            found.row[num_legal + j] = begin + legal_J[j]
+        for axis in range(num_outer):
+            found.place[axis, num_legal:end] = place_A[axis]
+        for axis in range(num_outer, num_axes):
+            for j in range(legal):
+                place = axes.inner_place[axis - num_outer, inner + legal_J[j]]
+                found.place[axis, num_legal + j] = place
         number_KJ = found.number[:, num_legal:end]
         _show(entry_LR, lookups.varies, lookups.shown, legal_J, number_KJ)
         num_legal = end

@@ -75,7 +75,7 @@ def _ticks(seconds: float) -> int:
     return int(ticks) if 0.0 <= ticks <= MAX_DURATION_PS else -1
 
 
-@kernel
+@kernel(python_us=0.4)
 def round_times(
     forward_s: Floats,
     backward_s: Floats,
@@ -141,7 +141,7 @@ def _hash_times(replica: int, sends: int, num_stages: int, stages: StageDuration
     return mixed(one, other)
 
 
-@kernel
+@kernel(python_us=0.3)
 def number_timings(
     chosen: Ints,
     num_stages: int,
@@ -186,7 +186,7 @@ def number_timings(
     return count
 
 
-@kernel
+@kernel(python_us=0.2)
 def write_timings(
     chosen: Ints,
     held: Ints,

@@ -24,6 +24,9 @@ LONGEST_INNER = 1 << 16
 MOST_VALUES = 1 << 17
 """Values that are kept of one look-up; beyond, it begins anew."""
 
+MANY_POINTS, SAMPLE_STEP = 1 << 14, 997
+"""Of more points, one in so many goes first: each unknown entry takes a pass over all of them."""
+
 MOST_AT_ONCE = 1 << 15
 """Combinations that are all computed with the first, where columns say what they have."""
 
@@ -154,6 +157,8 @@ class Lookups:
         for lookup in self._lookups:
             lookup.make_room()
         count = len(points)
+        if count > MANY_POINTS:
+            self.choose(points[::SAMPLE_STEP])
         keys = [_combined(lookup, points, self._sizes) for lookup in self._sparse]
         wanted = np.empty((count, 2), np.int64)
         rows, numbers = np.empty(count, np.int64), np.empty((self._shown, count), np.int64)
