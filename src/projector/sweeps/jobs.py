@@ -20,9 +20,10 @@ from projector.config.load import Variants
 from projector.config.network import Network
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.kernels.grouping import group_rows
+from projector.kernels.grouping import group_looked_up
 from projector.kernels.results import PEAK_GIB, TOKENS_PER_S
 from projector.lower.batch import SECTIONS, JobBatch, Sections
+from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import SectionTable
 from projector.projection.bands import FITS, VERDICTS
 from projector.projection.evaluate import Legal, evaluate_legal, evaluate_possible, find_legal
@@ -278,8 +279,11 @@ class JobPoints:
         """
         if group is None or any(getattr(each, "planned", False) for each in legal.schedules[1]):
             return rows
-        keys = *jobs.index[:3], jobs.cluster.memory_key, jobs.cluster.band_key
-        first, kind = group_rows(*(key.take(rows) for key in keys))
+        sections, table = jobs.index.take(rows, axis=1), jobs.cluster.table
+        keys = table.key(ClusterColumns.memory_key), table.key(ClusterColumns.band_key)
+        first, kind = group_looked_up(
+            [*sections[:3], *2 * [sections[3]]], [None, None, None, *keys]
+        )
         if 4 * len(first) > len(rows):
             return rows
         try:

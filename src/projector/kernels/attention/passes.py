@@ -466,16 +466,9 @@ def _backward_work(device: np.void, code: int, shape: Shape, tile: Tile, kept: F
         device, code, flop, tile.rows * tile.columns, BACKWARD_VECTOR_OPS, exposed
     )
     walk = Walk(
-        blocked=shape.keys,
-        block=tile.columns,
-        walked=shape.queries,
-        step=tile.rows,
-        low=-shape.high,
-        high=-shape.low,
-        heavy_last=0.0,
-        packed=1.0,
-        mask_rows=0.0,
-    )
+        blocked=shape.keys, block=tile.columns, walked=shape.queries, step=tile.rows,
+        low=-shape.high, high=-shape.low, heavy_last=0.0, packed=1.0, mask_rows=0.0,
+    )  # fmt: skip
     costs = Costs(
         step=step_s,
         matrix=matrix_s,
@@ -530,17 +523,12 @@ def _backward(device: np.void, code: int, shape: Shape, kept_3K: Floats) -> Part
     work = _backward_work(device, code, shape, tile, kept_3K[2])
     traffic = _backward_traffic(device, code, shape, tile, work)
     return Parts(
-        compute=work.makespan_s,
-        softmax=work.costs.step > 2.0 * work.costs.matrix,
-        memory=traffic.moved / device["hbm_bytes_per_s"],
-        atomics=traffic.atomics_s,
+        compute=work.makespan_s, softmax=work.costs.step > 2.0 * work.costs.matrix,
+        memory=traffic.moved / device["hbm_bytes_per_s"], atomics=traffic.atomics_s,
         passes=traffic.passed / device["hbm_bytes_per_s"],
-        overhead=device["attention_backward_start_s"],
-        tile=tile,
-        work=work,
-        bytes=traffic.moved,
-        pass_bytes=traffic.passed,
-    )
+        overhead=device["attention_backward_start_s"], tile=tile, work=work,
+        bytes=traffic.moved, pass_bytes=traffic.passed,
+    )  # fmt: skip
 
 
 @helper
