@@ -258,9 +258,8 @@ class JobPoints:
                 if count:
                     refuse(error, count)
             possible = np.flatnonzero(legal.refused < 0)
-        errors: list[ProjectorError] = []
         for kept in (self._hopeful(jobs, legal, possible, group), possible):
-            errors.clear()
+            errors: list[ProjectorError] = []
             all_of_them = len(kept) == len(jobs)
             chosen = (jobs, legal) if all_of_them else (jobs.take(kept), legal.take(kept))
             found = evaluate_possible(*chosen, errors.append, self._known)
@@ -284,7 +283,7 @@ class JobPoints:
         first, kind = group_looked_up(
             [*sections[:3], *2 * [sections[3]]], [None, None, None, *keys]
         )
-        if 4 * len(first) > len(rows):
+        if 32 * len(first) > len(rows):  # they would cost more than they save
             return rows
         try:
             each = evaluate_legal(jobs.take(rows[first]), legal.take(rows[first]), self._known)
