@@ -286,4 +286,5 @@ def test_a_table_of_nothing_has_its_columns(objective, tmp_path):
         result.to_csv(tmp_path / name)
     (head,) = (tmp_path / "none").read_text().splitlines()
     assert head == (tmp_path / "some").read_text().splitlines()[0]
+    assert none.to_arrow().schema == some.to_arrow().schema
     assert tuple(some.configurations[0].overrides) == FIELDS

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from projector.sweeps.engine import estimate, sweep
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
 from projector.sweeps.store import Part, encode
-from projector.sweeps.table import load_space
+from projector.sweeps.table import axis_kinds, load_space
 from sweeps.grid import AXES, BASE, grid
 
 
@@ -114,6 +115,14 @@ def test_a_part_may_lack_values_where_another_has_all(swept):
     assert 0 < found.pareto()["mfu"].null_count < len(found.pareto())
 
 
+@pytest.mark.parametrize("rows", [[3], [2, 3]])
+def test_a_few_rows_do_not_keep_their_part_in_memory(rows, swept):
+    table = next(swept.tables())
+    few = next(swept.tables(rows=np.array(rows)))
+    assert few.to_pylist() == [table.to_pylist()[row] for row in rows]
+    assert few.get_total_buffer_size() <= 2 * len(rows) * table.nbytes / len(table)
+
+
 def test_objectives_that_are_none(swept):
     for wrong, told in (
         (["nothing"], "no column"),
@@ -132,6 +141,19 @@ def test_the_best_rows(swept, tmp_path):
     swept.write(tmp_path / "out")
     assert sweep(grid(), tmp_path / "out").best(7) == expected
     assert swept.best(0) == []
+
+
+def test_the_best_rows_are_remembered_in_whichever_order_chunks_are_projected():
+    # A name changes nothing, so rows are equal.
+    space = grid({"parallelism.tp": [1, 2, 4], "name": [*map(str, range(60))]})
+    found = sweep(space, workers=3)
+    sweeper = rows.Sweeper(space, axis_kinds(space), 48)
+    parts = [sweeper.part(chunk) for chunk in reversed(range(found.plan.chunks))]
+    leaders = [row for part in reversed(parts) for row in part.leaders]
+    assert len(leaders) < 60
+    for count in range(result.LISTED + 1):
+        read = replace(found, leaders=None).best(count)
+        assert found.best(count) == replace(found, leaders=leaders).best(count) == read
 
 
 def test_some_rows_are_read_alone(swept, tmp_path):

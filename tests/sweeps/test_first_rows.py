@@ -30,7 +30,7 @@ def test_first_rows_go_before_where_kernels_are_not_compiled(monkeypatch, block,
     @contextmanager
     def at_work(*_):
         told.append("start")
-        yield SimpleNamespace(want_more=lambda: False)
+        yield SimpleNamespace(want_more=lambda _: False)
 
     monkeypatch.setattr(rows, "Sweeper", Sweeper)
     monkeypatch.setattr(store, "read_draft", lambda part: part)

@@ -117,6 +117,14 @@ def test_another_number_of_workers(started):
 
 
 @pytest.mark.thorough
+def test_few_chunks_start_few_workers(started, monkeypatch):
+    monkeypatch.setattr(store, "CHUNK_POINTS", 144)
+    for batches, number in (((64, 128), 3), ((64,), 3), ((64, 128, 192), 3 + 5)):
+        sweep(small(*batches), workers=9)
+        assert len(started) == number
+
+
+@pytest.mark.thorough
 def test_other_surroundings_want_other_workers(started, monkeypatch):
     sweep(small(64, 128), workers=2)
     monkeypatch.setenv("PROJECTOR_SOMETHING", "else")
@@ -189,7 +197,7 @@ def test_a_copy_of_the_caller_leaves_them_alone(started):
             # As at the exit of a process.
             for worker in multiprocessing.active_children():
                 worker.join()
-            code = len(workers._take(1)._context.workers)
+            code = len(workers._take(1, 1)._context.workers)
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0

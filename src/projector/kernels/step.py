@@ -171,9 +171,12 @@ UPDATE_S, GATHER_S, TAIL_S, AFTER_NUMBERS = range(4)
 """Columns of `StepBlock.after_s`: update, and gathers, of the rank that takes the longest for both
 together; the most gradient traffic that is left of any chunk."""
 
-LATE, BUSY, WAITING, LISTS = range(4)
-"""Rows of `StepBlock.lists`: ranks that may end last; ranks that may work the longest; chunks in
-the order in which their gradients are sent."""
+BUSY, WAITING, LISTS = range(3)
+"""Rows of `StepBlock.lists`: ranks that may work the longest; chunks in the order in which their
+gradients are sent."""
+
+ROUNDED = 1.0 + 1e-12
+"""More than rounding adds to a sum of all chunks of a rank."""
 
 
 class StepBlock(NamedTuple):
@@ -193,6 +196,8 @@ class StepBlock(NamedTuple):
     """``int64[replicas, pp * C]``: kind of the stage that each chunk holds."""
     chunk_tail_s: Floats
     """``float64[replicas, pp * C]``: gradient traffic left after the last backward of a chunk."""
+    rank_tail_s: Floats
+    """``float64[replicas, pp]``: the same of all chunks of each rank."""
     reduce_after_s: Floats
     """``float64[replicas, pp]``: gradient traffic of each rank that nothing overlaps."""
     after_s: Floats
@@ -212,6 +217,7 @@ def empty_block(jobs: int, replicas: int, ranks: int, chunks: int) -> StepBlock:
         np.empty(replicas + 1, np.int64),
         np.empty((replicas, ranks * chunks), np.int64),
         np.empty((replicas, ranks * chunks)),
+        np.empty((replicas, ranks)),
         np.empty((replicas, ranks)),
         np.empty((replicas, AFTER_NUMBERS)),
         np.empty((LISTS, max(ranks, chunks)), np.int64),
@@ -264,41 +270,6 @@ def _busy_ranks(work_ps: Ints, timing: int, busy: Ints) -> int:
 
 
 @inlined
-def _late_ranks(
-    row: int,
-    end_ps: Ints,
-    last_ps: Ints,
-    own: int,
-    reduce_after_s: Floats,
-    tail_s: Floats,
-    sends: bool,
-    tied_s: float,
-    late: Ints,
-) -> int:
-    """List the ranks of a replay that may end last, by however much all of them end later.
-
-    They are in rising order. A rank is left out if nothing of it ends later or takes longer than of
-    one before it: rounding keeps the order, so it is never the first of those that end last.
-    """
-    count, most = 0, 0
-    num_ranks, num_chunks = end_ps.shape[1], last_ps.shape[2]
-    for rank in range(num_ranks):
-        more = rank == 0 or end_ps[row, rank] > end_ps[row, most]
-        more = more or reduce_after_s[own, rank] > reduce_after_s[own, most]
-        more = more or (rank == num_ranks - 1 and most > 0 and tied_s > 0.0)
-        if sends and not more:
-            # The order of several chunks may differ from rank to rank.
-            more = num_chunks > 1 or last_ps[row, rank, 0] > last_ps[row, most, 0]
-            more = more or tail_s[own, rank] > tail_s[own, most]
-        if more:
-            late[count] = rank
-            count += 1
-        if end_ps[row, rank] > end_ps[row, most]:
-            most = rank
-    return count
-
-
-@inlined
 def _sent_s(
     row: int, later_ps: int, rank: int, last_ps: Ints, own: int, tail_s: Floats, waiting: Ints
 ) -> float:
@@ -330,8 +301,8 @@ def _read_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> No
     held, of_replica, optimizer_of = runs.stage_held, runs.replicas.number, runs.ranks.optimizer_s
     _, _, _, _, _, tail_of, reduce_of, gather_of = runs.stages
     stage_first, stage_kind, rank_first, rank_kind = runs.patterns
-    chunk_kind, tail_s, reduce_after_s = block.chunk_kind, block.chunk_tail_s, block.reduce_after_s
-    after_s = block.after_s
+    chunk_kind, tail_s, rank_tail_s = block.chunk_kind, block.chunk_tail_s, block.rank_tail_s
+    reduce_after_s, after_s = block.reduce_after_s, block.after_s
     for replica in range(some, stop):
         own, pattern = replica - some, of_replica[PATTERN, replica]
         first_stage, first_rank = stage_first[pattern], rank_first[pattern]
@@ -339,15 +310,16 @@ def _read_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> No
         first_rank_kind = of_replica[RANK_KIND_FIRST, replica]
         most_tail_s = longest_s = update_s = gather_s = 0.0
         for r in range(held.shape[0]):
-            rank_reduce_s = rank_gather_s = 0.0
+            rank_reduce_s = rank_gather_s = left_s = 0.0
             for c in range(held.shape[1]):
                 kind = first_kind + stage_kind[first_stage + held[r, c]]
                 chunk = r * held.shape[1] + c
                 chunk_kind[own, chunk], tail_s[own, chunk] = kind, tail_of[kind]
                 most_tail_s = max(most_tail_s, tail_of[kind])
+                left_s += tail_of[kind]
                 rank_reduce_s += reduce_of[kind]
                 rank_gather_s += gather_of[kind]
-            reduce_after_s[own, r] = rank_reduce_s
+            rank_tail_s[own, r], reduce_after_s[own, r] = left_s, rank_reduce_s
             rank_update_s = optimizer_of[first_rank_kind + rank_kind[first_rank + r]]
             if r == 0 or rank_update_s + rank_gather_s > longest_s:
                 longest_s = rank_update_s + rank_gather_s
@@ -367,44 +339,32 @@ def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
         runs.jobs, runs.families, runs.replicas.tied_s, runs.stage_held.shape[0],
     )  # fmt: skip
     row_of, later_of, start_ps, end_ps, last_ps = runs.replayed
-    number, rank_of, place_of, _, first_of, _, tail_s, reduce_after_s, after_s, lists = block
-    late, waiting = lists[LATE], lists[WAITING]
+    number, rank_of, place_of, _, first_of, _, tail_s, rank_tail_s, reduce_s, after_s, lists = block
+    waiting, num_chunks = lists[WAITING], runs.stage_held.shape[1]
     starts = start_ps.shape[0] > 0
     for replica in range(some, stop):
-        own, tied_s = replica - some, tied_of[replica]
+        own = replica - some
         sends = after_s[own, TAIL_S] > 0.0
-        known, num_late, latest_ps = -1, 0, 0
         for step in range(first_of[own], first_of[own + 1]):
             place = place_of[step]
             row, later_ps = row_of[jobs[REPLAY, place]], later_of[jobs[REPLAY, place]]
             apart = starts and families[APART, jobs[FAMILY, place]] > 0.0
-            # Most replays of a timing differ in nothing but how much later all ranks end.
-            if row != known:
-                known, latest_ps = row, end_ps[row, 0]
-                for r in range(num_ranks):
-                    latest_ps = max(latest_ps, end_ps[row, r])
-                    late[r] = r
-                num_late = num_ranks
-                if not starts:
-                    num_late = _late_ranks(
-                        row, end_ps, last_ps, own, reduce_after_s, tail_s, sends, tied_s, late,
-                    )  # fmt: skip
-            ending, finish_s = 0, -math.inf
-            last_s = -math.inf if apart else (latest_ps + later_ps) * PS
-            for which in range(num_late):
-                r = late[which]
+            ending, finish_s, last_s = 0, -math.inf, -math.inf
+            for r in range(num_ranks):
                 end_s = (end_ps[row, r] + later_ps) * PS
+                begin_s = start_ps[row, r] * PS if apart else 0.0
+                tied_s = tied_of[replica] if r == 0 or r == num_ranks - 1 else 0.0
+                last_s = max(last_s, end_s - begin_s)
                 done_s = end_s
-                if sends:
-                    sent_s = _sent_s(row, later_ps, r, last_ps, own, tail_s, waiting)
-                    done_s = max(done_s, sent_s)
-                done_s += reduce_after_s[own, r]
-                if r == 0 or r == num_ranks - 1:
-                    done_s += tied_s
-                if apart:
-                    begin_s = start_ps[row, r] * PS
-                    done_s -= begin_s
-                    last_s = max(last_s, end_s - begin_s)
+                if sends and num_chunks == 1:
+                    done_s = max(end_s, (last_ps[row, r, 0] + later_ps) * PS + rank_tail_s[own, r])
+                elif sends:
+                    # Most ranks are done too early, even if they began to send at their ends.
+                    most_s = (end_s + rank_tail_s[own, r]) * ROUNDED + reduce_s[own, r] + tied_s
+                    if most_s - begin_s <= finish_s:
+                        continue
+                    done_s = max(end_s, _sent_s(row, later_ps, r, last_ps, own, tail_s, waiting))
+                done_s = done_s + reduce_s[own, r] + tied_s - begin_s
                 if done_s > finish_s:
                     ending, finish_s = r, done_s
             number[step, STEP], number[step, LAST_OPERATION] = finish_s, last_s
@@ -438,7 +398,7 @@ def _write_stages(some: int, stop: int, runs: StepRuns, block: StepBlock) -> Non
     """
     jobs, of_replica, held = runs.jobs, runs.replicas.number, runs.stage_held
     categories_s, launch_of, first_s, last_s, each_s, _, _, _ = runs.stages
-    number, rank_of, place_of, _, first_of, chunk_kind, _, _, _, _ = block
+    number, rank_of, place_of, _, first_of, chunk_kind, _, _, _, _, _ = block
     for replica in range(some, stop):
         own = replica - some
         row_first, first_row = of_replica[ROW_FIRST, replica], of_replica[FIRST_ROW, replica]

@@ -84,8 +84,8 @@ class JobBatch:
 
         Its step ends with the slowest of all, each layer of experts with that of its EP ranks.
         """
-        degrees, of_job = np.unique(self.parallelism.ep, return_inverse=True)
-        largest = np.array([largest_of_normals(degree) for degree in degrees.tolist()])
+        first, of_job = group_rows(self.parallelism.ep)
+        largest = np.array([largest_of_normals(ep) for ep in self.parallelism.ep[first].tolist()])
         late: Floats = self.cluster.straggler_share + self.cluster.layer_spread * largest[of_job]
         return late
 

@@ -206,7 +206,7 @@ class _Shapes:
             self.counts[name] = more if known is None else np.concatenate([known, more])
         self._slots = self._slots.joined(slots)
         numbered = replace(table, workload=table.workload + len(self.records))
-        self._table = self._table.joined(numbered)
+        self._table = self._table.joined(numbered) if len(self.records) else numbered
         self.records = np.concatenate([self.records, records])
         self._index()
 

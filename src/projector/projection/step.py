@@ -56,6 +56,13 @@ class StepInputs:
         return kind_ps
 
     @cached_property
+    def families(self) -> Floats:
+        """float64[FAMILY_NUMBERS, families]; see `kernels.step`."""
+        batch = self.replicas.workloads.batch
+        apart, share = batch.training.post_validation, batch.straggler_share()
+        return np.stack([apart, batch.cluster.step_overhead_s, share], dtype=np.float64)
+
+    @cached_property
     def held(self) -> RankBytes:
         """What each kind of rank holds besides activations."""
         return rank_bytes(self.state)
@@ -325,7 +332,7 @@ def _run_placement(
     ``begin`` int64[replicas + 1] says where those of each replica begin.
     """
     order_of_job = all_orders.take(jobs)
-    replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
+    replicas = inputs.replicas
     replica = replicas.of_job.take(jobs)
     timing = timings.of_replica.take(replica)
     first, run = distinct_pairs(timing, order_of_job)
@@ -334,7 +341,7 @@ def _run_placement(
         order_of_job.take(first),
         timings,
         timing.take(first),
-        starts=bool(batch.training.post_validation.any()),
+        starts=bool(inputs.families[kernels.APART].any()),
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
     microbatches = np.array([order.microbatches for order in orders], np.int64)
@@ -357,13 +364,7 @@ def _run_placement(
             inputs.tied_s.take(same),
             timings.work_ps,
         ),
-        np.stack(
-            [
-                batch.training.post_validation.astype(np.float64),
-                batch.cluster.step_overhead_s,
-                batch.straggler_share(),
-            ]
-        ),
+        inputs.families,
         placement.model_stage,
         replayed,
         alone,

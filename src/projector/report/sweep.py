@@ -26,11 +26,8 @@ from projector.report.speed_front import chart, curve_of_sweep
 from projector.report.terminal.grid import Pasted, heading, percent, plain
 from projector.sweeps.engine import Estimate
 from projector.sweeps.points import SLO
-from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standing
+from projector.sweeps.result import LISTED, VERDICT_COLUMNS, SweepResult, standing
 from projector.units import to_ms
-
-LISTED = 5
-"""Rows that a terminal lists."""
 
 MOST_COLUMNS = 7
 """Axes that fit beside the results in a terminal; more are written one below the other."""

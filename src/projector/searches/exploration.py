@@ -101,11 +101,6 @@ class OpenOrders(NamedTuple):
             np.array([_work(each) for each in settings])[setting_of_row],
         )
 
-    @classmethod
-    def joined(cls, parts: Sequence["OpenOrders"]) -> "OpenOrders":
-        """Return several as one."""
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
-
     def __len__(self) -> int:
         return len(self.row)
 
@@ -276,7 +271,7 @@ class _Explorer:
         if len(self.planned) and self._in_batches(
             self.planned, lambda rows: parts.extend(self._bounded(rows)), len(self.static)
         ):
-            self.open = OpenOrders.joined(parts)
+            self.open = OpenOrders(*map(np.concatenate, zip(*parts, strict=True)))
             self._plan(self.open)
 
     def _in_batches(self, rows: Ints, work: Callable[[Ints], None], before: int) -> bool:

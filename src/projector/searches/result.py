@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -152,7 +153,7 @@ class SearchResult(Frame, ranking.Coverage):
         if self.configurations:
             yield from super().tables()
             return
-        fields = dict.fromkeys(FIELDS)
+        fields = {name: attrgetter(name)(self.job) for name in FIELDS}
         none = ranking.Configuration(fields, 1.0, 0.0, 0.0, 0.0, 0.0, FITS, 0.0)
         row = {"rank": 0, "group": 0, **_plain(none, self.job, self.objective)}
         yield table_of_rows([row])[:0]

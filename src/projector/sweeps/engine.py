@@ -173,6 +173,7 @@ def _sweep(
         crew = cluster.workers
     axes = table.axis_kinds(space)
     plan = Plan.of(space, table.column_kinds(axes, table.results_of(space)))
+    leaders: list[dict[str, Any]] = []
     if out is None:
         _refuse_endless(space, plan, crew, local=cluster is None)
         parts: list[Part] = []
@@ -181,8 +182,9 @@ def _sweep(
         for part in _parts(space, axes, plan, range(plan.chunks), crew, cluster, progress):
             parts.append(part)
             totals.add(part.totals)
+            leaders += part.leaders
         seconds = time.perf_counter() - begun
-        return SweepResult(plan, totals, seconds, totals.rows, parts=parts)
+        return SweepResult(plan, totals, seconds, totals.rows, parts=parts, leaders=leaders)
     if not isinstance(out, str | Path):
         raise ConfigError(f"out is a folder, got {out!r}", key="out", value=out, allowed="a path")
     target = folder_of(out)
@@ -199,6 +201,7 @@ def _sweep(
             with closing(made):
                 for part in made:
                     store.put(part)
+                    leaders += part.leaders
             seconds = time.perf_counter() - begun
         return SweepResult(
             plan,
@@ -207,6 +210,7 @@ def _sweep(
             store.totals.rows - before,
             output=str(out),
             warnings=tuple(store.warnings),
+            leaders=None if before else leaders,
         )
 
 
@@ -300,7 +304,7 @@ def _refuse_endless(space: Space, plan: Plan, workers: int, *, local: bool) -> N
     if space.size < MANY_POINTS:
         return
     if local and workers > 1:
-        start_ahead(workers)
+        start_ahead(workers, plan.chunks)
     if space.size < ENDLESS_POINTS and not plan.is_slow:
         return
     days = _estimate(space, workers, _SMALL_SAMPLE, enough_days=LONGEST_DAYS).seconds / DAY

@@ -41,6 +41,9 @@ TEXT_COLUMNS = VERDICT_COLUMNS[1:]
 
 BEST_BY = "tokens_per_s_per_gpu"
 
+LISTED = 5
+"""Best rows that a sweep remembers, and a terminal lists."""
+
 FEW = 64
 """Rows that are sooner cut out one by one."""
 
@@ -72,6 +75,8 @@ class SweepResult(Frame):
     warnings: tuple[str, ...] = ()
     parts: list[Part] = field(default_factory=list)
     """Finished chunks, where they are in memory."""
+    leaders: list[dict[str, Any]] | None = None
+    """`Part.leaders` of all chunks in order, where this call has computed them all."""
     allow_risk: bool = False
     """Whether `best`, `pareto` and pictures also rank rows at risk: their peak fits, but not the
     upper end of its band."""
@@ -182,7 +187,7 @@ class SweepResult(Frame):
                 raise _changed(name, f"it cannot be read ({error})") from None
             begin = end
             if table is not None:
-                yield table if wanted is None else _picked(table, wanted)
+                yield table if wanted is None else picked(table, wanted)
         if begin != self.rows:
             where = folder_of(self.output or "memory")
             raise _changed(where, f"it has {begin:,} rows, not {self.rows:,}")
@@ -240,6 +245,9 @@ class SweepResult(Frame):
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
         """Return the ranked rows (fitting, or with ``allow_risk``) with the largest ``by``."""
         self._check_number(by)
+        if self.leaders is not None and by == BEST_BY and count <= LISTED and not self.allow_risk:
+            ranked = sorted(self.leaders, key=lambda row: -row[by])
+            return [{**row} for row in ranked[:count]]
         values, rows = np.zeros(0), np.zeros(0, np.int64)
         begin = 0
         for table in self.tables([by, *self.ranking_columns], coded=TEXT_COLUMNS):
@@ -348,16 +356,18 @@ class SweepResult(Frame):
         texts = [name for name, kind in self.plan.kinds.items() if kind == TEXT]
         tables = self.tables(None, rows[order], coded=texts)
         # Optional where a part lacks values.
-        return _picked(pa.concat_tables(tables, promote_options="default"), position)
+        return picked(pa.concat_tables(tables, promote_options="default"), position)
 
 
-def _picked(table: "pa.Table", rows: Ints) -> "pa.Table":
+def picked(table: "pa.Table", rows: Ints) -> "pa.Table":
     """Return some rows of a table; what takes many of them loads ``pyarrow.compute``, 0.06 s."""
     import pyarrow as pa
 
     if not 0 < len(rows) <= FEW:
         return table.take(arrow_column(rows))
-    return pa.concat_tables([table.slice(row, 1) for row in rows.tolist()])
+    slices = [table.slice(row, 1) for row in rows.tolist()]
+    # Copied, as a slice alone keeps the whole table in memory; one chunk would not be copied.
+    return pa.concat_tables([table.slice(0, 0), *slices]).combine_chunks()
 
 
 def rows_within(rows: Ints, begin: int, end: int) -> Ints:
@@ -421,12 +431,12 @@ def _front(values: Floats) -> Ints:
         rows = _unbeaten(values, few[:, _front(few)])
     distinct, number = _distinct(values[:, rows])
     is_front = np.zeros(distinct.shape[1], np.bool_)
-    left = np.arange(len(is_front))
+    left, rest = np.arange(len(is_front)), distinct[1:]
     while len(left):
-        # Nothing beats what is lexically the first.
-        first, left = left[:1], left[1:]
-        is_front[first] = True
-        left = left[_unbeaten(distinct[:, left], distinct[:, first])]
+        # Nothing beats what is lexically the first; it beats what is nowhere better.
+        is_front[left[0]] = True
+        better = np.flatnonzero((rest < rest[:, :1]).any(axis=0))
+        left, rest = left[better], rest[:, better]
     return rows[is_front[number]]
 
 

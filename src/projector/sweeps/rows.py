@@ -1,8 +1,7 @@
 """Points of a space become rows: the numbers of a projection, or the reason why there is none."""
 
-import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +16,7 @@ from projector.projection.bands import FITS
 from projector.sweeps.jobs import JobPoints
 from projector.sweeps.journal import Totals
 from projector.sweeps.points import Points
+from projector.sweeps.result import BEST_BY, LISTED, SweepResult, numbers, picked
 from projector.sweeps.store import Part, Plan, encode, write_draft
 from projector.sweeps.table import (
     Tables,
@@ -99,7 +99,8 @@ class Projector:
         whole = pa.concat_tables(tables or [pa.Table.from_batches([], self._tables.schema)])
         if len(merits) > 1:
             # What was evaluated apart has a best row each.
-            whole = whole.take(arrow_column(Merits.joined(merits).best()))
+            joined = Merits(*map(np.concatenate, zip(*merits, strict=True)))
+            whole = whole.take(arrow_column(joined.best()))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
 
@@ -113,11 +114,6 @@ class Merits(NamedTuple):
     rate: Floats
     """Tokens per second and device."""
     peak: Floats
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Merits]") -> "Merits":
-        """Return those of several parts, one after the other."""
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def take(self, rows: Ints) -> "Merits":
         """Return those of some rows."""
@@ -148,29 +144,37 @@ class Sweeper:
         """Begin with nothing known; rows go to ``drafts``, of a `Store`, or parts carry them."""
         self.drafts, self._space = drafts, space
         self._plan = Plan.of(space, column_kinds(axes, results_of(space)), chunk_points)
+        self.chunks = self._plan.chunks
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
+        self._is_ranked = SweepResult(self._plan, Totals(), 0.0, 0).is_ranked
+        self._least = -np.inf
 
     def learn(self) -> None:
         """Project a few points from everywhere and keep nothing but what they teach."""
         count = -(-self._plan.chunk_points // LEARNED)
         self._projector.project(np.sort(sample(self._space, count)), best=False)
 
-    def writing(self, drafts: Path) -> "Sweeper":
-        """Return one that knows the same and writes rows there."""
-        other = copy.copy(self)
-        other.drafts = drafts
-        return other
-
     def part(self, chunk: int) -> Part:
         """Project one chunk."""
         points = self._plan.chunk(chunk)
         batch = self._projector.project(np.arange(points.start, points.stop))
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible, batch.at_risk)
+        leaders = self._leaders(batch.table) if batch.rows else []
         content = encode(batch.table, self._schema)
         if self.drafts is None or not content:
-            return Part(chunk, bytes(content), totals)
-        return Part(chunk, b"", totals, write_draft(self.drafts, chunk, content))
+            return Part(chunk, bytes(content), totals, leaders=leaders)
+        return Part(chunk, b"", totals, write_draft(self.drafts, chunk, content), leaders)
+
+    def _leaders(self, table: "pa.Table") -> list[dict[str, Any]]:
+        rate = np.where(self._is_ranked(table), numbers(table, BEST_BY), np.nan)
+        rows = np.flatnonzero(rate >= self._least)
+        rows = rows[np.argsort(-rate[rows], kind="stable")[:LISTED]]
+        if len(rows) == LISTED:
+            # So many are no worse. Rows of later chunks may be of earlier ones elsewhere.
+            self._least = max(self._least, rate[rows[-1]])
+        led: list[dict[str, Any]] = picked(table, rows).to_pylist() if len(rows) else []
+        return led
 
 
 def reason_of(error: ProjectorError) -> str:

@@ -11,6 +11,7 @@ whose threads are not ours to know, workers are processes that begin with nothin
 """
 
 import atexit
+import copy
 import ctypes
 import gc
 import math
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from projector.sweeps.store import Part
 
 AHEAD = 3
-"""Chunks that wait for each worker, so that none of them waits for its own."""
+"""Chunks that each worker has or that wait for it, so that none of them waits for its own."""
 
 LONGEST_LINE = 64
 """Chunks that are ready or on their way while the next one, of a worker that begins, is not."""
@@ -115,9 +116,11 @@ def project_side_by_side(
     from projector.sweeps.store import read_draft, remove_drafts
 
     todo = iter(chunks)
-    line: deque[tuple[int, Part | Future[_Answer]]] = deque()
+    line: deque[tuple[int, Future[_Answer]]] = deque()
     own = Sweeper(space, axes, chunk_points, drafts)
-    pace = _Pace(is_long=is_long)
+    least_s, chunk_s = COPY_S if can_copy() else START_S, math.inf if is_long else 0.0
+    # The first chunk also loads kernels, or compiles them, and is not counted.
+    timed, spent_s = -1, 0.0
     # Where kernels are not compiled yet, the first rows go before: they need few of them.
     alone = left - is_interpreting()
     others: _Others | None = None
@@ -130,56 +133,36 @@ def project_side_by_side(
             # When nobody writes any more. What was taken has another name by then.
             stack.callback(remove_drafts, drafts)
         while left or line:
-            if others is None and workers > 1 < left <= alone and pace.is_slow(left):
+            if others is None and workers > 1 < left <= alone and left * chunk_s > least_s:
                 if is_long and can_copy():
                     own.learn()
                 task = space, dict(axes), chunk_points
                 others = stack.enter_context(_Others.at_work(workers - 1, task, drafts, own))
-            while left and others is not None and others.want_more():
+            while left and others is not None and others.want_more(left):
                 chunk, left = next(todo), left - 1
                 line.append((chunk, others.submit(chunk)))
             if left and len(line) < LONGEST_LINE:
                 chunk, left = next(todo), left - 1
                 begun = time.perf_counter()
-                line.append((chunk, own.part(chunk)))
-                pace.add(time.perf_counter() - begun)
+                line.append((chunk, Future()))
+                line[-1][1].set_result(own.part(chunk))
+                timed += 1
+                if timed > 0:
+                    spent_s += time.perf_counter() - begun
+                    chunk_s = spent_s / timed
             # What is there already goes; with nothing else to do, the next one is waited for.
-            while line and (not left or len(line) >= LONGEST_LINE or _is_there(line[0][1])):
-                chunk, part = line.popleft()
-                if isinstance(part, Future):
-                    part = unwrap(part.result(), chunk)
+            while line and (not left or len(line) >= LONGEST_LINE or line[0][1].done()):
+                chunk, future = line.popleft()
+                part = unwrap(future.result(), chunk)
                 yield read_draft(part) if drafts is None else part
-
-
-def _is_there(part: "Part | Future[_Answer]") -> bool:
-    return not isinstance(part, Future) or part.done()
-
-
-class _Pace:
-    def __init__(self, *, is_long: bool) -> None:
-        """Expect that each takes for ever, or no time, until two have been timed."""
-        self._chunk_s = math.inf if is_long else 0.0
-        self._least_s = COPY_S if can_copy() else START_S
-        self._chunks, self._spent_s = 0, 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count a chunk; the first one also loads kernels, or compiles them."""
-        if self._chunks:
-            self._spent_s += seconds
-            self._chunk_s = self._spent_s / self._chunks
-        self._chunks += 1
-
-    def is_slow(self, chunks: int) -> bool:
-        """Whether so many take longer than to start others."""
-        return chunks * self._chunk_s > self._least_s
 
 
 class _Others:
     def __init__(self, pool: "_Pool", task: Path) -> None:
         self._pool, self._task = pool, task
         self._running: set[Future[_Answer]] = set()
-        self._starting = pool.start()
-        self._count = len(self._starting)
+        # Copies are there at once: their first chunks need not wait for the caller's.
+        self._starting = set() if pool.copies else pool.start()
 
     @classmethod
     @contextmanager
@@ -191,11 +174,12 @@ class _Others:
             file, drafts = Path(folder) / "task", drafts or Path(folder) / "rows-"
             # First, so that a space that cannot be sent starts nothing.
             file.write_bytes(pickle.dumps((*task, drafts)))
-            _handed[file] = own.writing(drafts)
+            _handed[file] = copy.copy(own)
+            _handed[file].drafts = drafts
             if can_copy():
                 # A collection would write to all that it looks at, and so copy it.
                 gc.freeze()
-            pool = _take(count)
+            pool = _take(count, own.chunks)
             whole = False
             try:
                 yield cls(pool, file)
@@ -209,11 +193,15 @@ class _Others:
                 else:
                     pool.end()
 
-    def want_more(self) -> bool:
-        """Whether some of them have started and would soon have nothing to do."""
+    def want_more(self, left: int) -> bool:
+        """Whether some of them have started and would soon have nothing to do.
+
+        Where few chunks are ``left``, nothing waits for them that the caller could begin before.
+        """
         self._starting = {future for future in self._starting if not future.done()}
         self._running = {future for future in self._running if not future.done()}
-        return len(self._running) < AHEAD * (self._count - len(self._starting))
+        started = self._pool.size - len(self._starting)
+        return len(self._running) - started < min(left - 1, (AHEAD - 1) * started)
 
     def submit(self, chunk: int) -> "Future[_Answer]":
         future = self._pool.submit(_work, self._task, chunk)
@@ -221,10 +209,10 @@ class _Others:
         return future
 
 
-def start_ahead(workers: int) -> None:
+def start_ahead(workers: int, chunks: int) -> None:
     """Start what will work beside the caller, who does something else first; no copies of it."""
     if not can_copy():
-        pool = _take(workers - 1)
+        pool = _take(workers - 1, chunks)
         pool.start()
         pool.rest()
 
@@ -331,9 +319,10 @@ class _Pool(ProcessPoolExecutor):
     def __init__(self, workers: int, surroundings: tuple[object, ...]) -> None:
         self.size, self.surroundings = workers, surroundings
         self._context = _Context()
+        self.copies = self._context.copies
         # What is made halfway when a signal comes would never be removed.
         with _endings_blocked():
-            if sys.platform != "win32" and not self._context.copies:
+            if sys.platform != "win32" and not self.copies:
                 # It removes our semaphores when we have ended, and so must outlive a signal to all
                 # of the group. Python has it ignore interrupts and SIGTERM, but not a hang-up.
                 resource_tracker.ensure_running()
@@ -353,7 +342,10 @@ class _Pool(ProcessPoolExecutor):
         return all(worker.is_alive() for worker in self._context.workers)
 
     def rest(self) -> None:
-        """Wait for another sweep."""
+        """Wait for another sweep; the command that copies were made of has none, so they end."""
+        if self.copies:
+            self.shutdown(wait=False)
+            return
         self.timer = threading.Timer(REST_S, self._leave)
         self.timer.daemon = True
         _resting.append(self)
@@ -384,8 +376,12 @@ class _Pool(ProcessPoolExecutor):
         return ProjectorError(msg, key="workers", allowed="fewer workers")
 
 
-def _take(workers: int) -> _Pool:
-    """Return a pool that rests and is as a new one would be, or a new one; end the others."""
+def _take(workers: int, chunks: int) -> _Pool:
+    """Return a pool that rests and is as a new one would be, or a new one; end the others.
+
+    Few ``chunks`` need no more workers than they are.
+    """
+    size = min(workers, chunks)
     umask = os.umask(0o077)
     os.umask(umask)
     folder = Path().stat()
@@ -395,10 +391,10 @@ def _take(workers: int) -> _Pool:
         while True:
             pool = _resting.pop()
             pool.timer.cancel()
-            if pool.surroundings == surroundings and pool.is_whole():
+            if pool.surroundings == surroundings and pool.size >= size and pool.is_whole():
                 return pool
             pool.end()
-    return _Pool(workers, surroundings)
+    return _Pool(size, surroundings)
 
 
 def _prepare() -> None:

@@ -13,6 +13,7 @@ from projector.errors import NumericError, ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.schedule import registry
 from projector.schedule.order import FORWARD
+from projector.schedule.replay import order_times
 from projector.schedule.replay.order_times import Wanted, compile_peaks, replay_batch, replay_counts
 from projector.schedule.replay.programs import empty_ends, empty_replays
 from reference import pipeline as reference
@@ -134,6 +135,21 @@ def test_one_job_is_a_batch_of_one():
         counts, which = np.array([count]), np.zeros(1, np.int64)
         times = durations, latencies, which
         assert_same(replay_together(series, counts, *times), replay_each(series, counts, *times))
+
+
+@pytest.mark.skipif(not JIT, reason="slow as Python")
+def test_many_microbatches_beside_long_times_list_no_order(monkeypatch):
+    """The longest time of some runs and the most microbatches of others would be too much."""
+    series = registry.series("1f1b", 4, 1)
+    durations, _ = mixed_times(series.order(40), 1, 40)
+    durations = 1000 + durations % 1000
+    durations[7] += kernels.MAX_PS // 2**17
+    counts, which = np.full(40, 40), np.arange(40)
+    counts[12] = 1 << 15
+    times = durations, None, which
+    each = replay_each(series, counts, *times)
+    monkeypatch.setattr(order_times, "replay_ends", None)
+    assert_same(replay_together(series, counts, *times), each)
 
 
 def simulated_ends(order, durations, latencies):

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
 from projector.report.terminal.job import short_title
 from projector.searches.ranking import Configuration, noise_groups, pair_noise
-from projector.searches.result import SearchResult
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, numbers, standings
 from projector.units import to_gib
+
+if TYPE_CHECKING:
+    from projector.searches.result import SearchResult
 
 # Speed against memory: all rows as a cloud, and the Pareto front.
 FEW = 4_000
@@ -207,7 +209,7 @@ def band_of_sweep(result: SweepResult, settings: Sequence[Mapping[str, Any]]) ->
     return bands.time_band(job)
 
 
-def front_of_search(result: SearchResult) -> Front:
+def front_of_search(result: "SearchResult") -> Front:
     """Read the front and the cloud of a search; rows outside its limits are left out."""
     job = result.job
     tokens = job.training.global_batch_size * job.training.seq_length / job.cluster.gpus
@@ -330,7 +332,7 @@ KINDS = (
 RATE_LABEL, PEAK_LABEL = "speed, tokens/s/GPU", "peak memory of the fullest rank, GiB"
 
 
-def write_pareto(result: SweepResult | SearchResult, path: str | Path) -> None:
+def write_pareto(result: "SweepResult | SearchResult", path: str | Path) -> None:
     """Draw speed against memory of all rows, with the front; a file appears whole or not at all."""
     fig.check_figure(path)
     fronts = read_fronts(result)
@@ -341,15 +343,15 @@ def write_pareto(result: SweepResult | SearchResult, path: str | Path) -> None:
     fig.save_figure(path, lambda: workloads_figure(fronts, title))
 
 
-def read_fronts(result: SweepResult | SearchResult) -> list[tuple[str, Front]]:
+def read_fronts(result: "SweepResult | SearchResult") -> list[tuple[str, Front]]:
     """Return the front of each workload with its name, of the first `MOST_WORKLOADS`."""
-    found = [("", result)] if isinstance(result, SearchResult) else swept.workloads_of(result)
+    found = swept.workloads_of(result) if isinstance(result, SweepResult) else [("", result)]
     return [(name, read_front(each)) for name, each in found[: swept.MOST_WORKLOADS]]
 
 
-def read_front(result: SweepResult | SearchResult) -> Front:
+def read_front(result: "SweepResult | SearchResult") -> Front:
     """Return what the figure shows."""
-    if isinstance(result, SearchResult):
+    if not isinstance(result, SweepResult):
         return front_of_search(result)
     return front_of_sweep(result, swept.title_of_sweep(result))
 

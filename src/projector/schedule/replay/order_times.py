@@ -355,18 +355,25 @@ def replay_counts(
         for batch in batches
     ]
     here = np.bincount(order_of_run, minlength=len(microbatches)) > 0
-    left = np.tile(here, (len(batches), 1))
+    left = np.ones((len(batches), len(rows)), np.bool_)
     for forking in _forking(series, np.unique(microbatches[here]), len(which)):
         periods, rest = np.divmod(microbatches - forking.least, forking.each)
         forked = here & (rest == 0) & (periods >= 0) & (microbatches >= series.least)
-        runs = np.flatnonzero(forked.take(order_of_run))
-        forks, chosen = programs.fork_runs(
-            which.take(runs), periods.take(order_of_run.take(runs)), rows.take(runs)
-        )
-        for number, batch in enumerate(batches):
-            some = times[number]._replace(which=chosen)
-            if replay_forks(forking.program, some, forks, batch.into) == kernels.OK:
-                left[number] &= ~forked
+        pieces = [np.flatnonzero(forked.take(order_of_run))]
+        while pieces:
+            runs = pieces.pop()
+            forks, chosen = programs.fork_runs(
+                which.take(runs), periods.take(order_of_run.take(runs)), rows.take(runs)
+            )
+            status = [
+                replay_forks(forking.program, some._replace(which=chosen), forks, batch.into)
+                for some, batch in zip(times, batches, strict=True)
+            ]
+            if kernels.UNSURE in status and len(runs) > 1:
+                # Of runs side by side the longest time and the most periods may be of two.
+                pieces += np.array_split(runs, 2)
+            else:
+                left[:, runs] = np.array(status)[:, None] != kernels.OK
     for batch, some, still in zip(batches, times, left, strict=True):
         _replay_orders(series, microbatches, still, order_of_run, some, rows, batch.into)
 
@@ -380,9 +387,9 @@ def _replay_orders(
     rows: Ints,
     into: Ends,
 ) -> None:
-    runs = np.flatnonzero(wanted.take(order_of_run))
+    runs = np.flatnonzero(wanted)
     by_order, begin = rows_by_number(order_of_run.take(runs), len(microbatches))
-    for number in np.flatnonzero(wanted).tolist():
+    for number in np.flatnonzero(np.diff(begin)).tolist():
         some = runs.take(by_order[begin[number] : begin[number + 1]])
         into.row[rows[some]], into.later_ps[rows[some]] = rows[some], 0
         order = series.order(int(microbatches[number]))
