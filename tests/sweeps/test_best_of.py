@@ -7,8 +7,10 @@ import pytest
 
 from projector.config.space_file import MOST_CHOICES
 from projector.errors import ConfigError
+from projector.sweeps import jobs
 from projector.sweeps.engine import estimate, sweep
-from projector.sweeps.table import load_space
+from projector.sweeps.rows import Projector
+from projector.sweeps.table import axis_kinds, load_space
 from sweeps.grid import BASE
 
 AXES = {"cluster.device.hbm_gib": [4.0, 30.0, 80.0], "cluster.nodes": [1, 2]}
@@ -22,11 +24,16 @@ SPACE = {"base": BASE, "axes": AXES, "best_of": CHOICES, "constraints": ["tp * n
 
 @cache
 def expected():
-    """Return the best row of each point, from all of them."""
-    whole = sweep({**SPACE, "axes": {**AXES, **CHOICES}, "best_of": None}).to_arrow().to_pylist()
+    return best_rows(SPACE)
+
+
+def best_rows(space):
+    """Return the best row of each point, from all of them, and their number."""
+    axes = {**space["axes"], **space["best_of"]}
+    whole = sweep({**space, "axes": axes, "best_of": None}).to_arrow().to_pylist()
     groups = {}
     for row in whole:
-        groups.setdefault((row["cluster.device.hbm_gib"], row["cluster.nodes"]), []).append(row)
+        groups.setdefault(tuple(row[axis] for axis in space["axes"]), []).append(row)
 
     def rank(row):
         better = -row["tokens_per_s_per_gpu"] if row["fits"] else row["peak_gib"]
@@ -36,16 +43,65 @@ def expected():
 
 
 def test_each_point_keeps_its_best_choice():
-    best, jobs = expected()
+    best, count = expected()
     found = sweep(SPACE, workers=1)
     assert found.to_arrow().to_pylist() == best
-    assert found.not_best == jobs - len(best) > 0
+    assert found.not_best == count - len(best) > 0
     assert found.evaluated == load_space(SPACE).size
     assert found.evaluated == found.rows + found.not_best + sum(found.infeasible.values())
     # Where nothing fits the row is what comes nearest.
     small = [row for row in best if row["cluster.device.hbm_gib"] == 4.0]
     assert not any(row["fits"] for row in small)
     assert all(row["training.micro_batch_size"] == 1 for row in small)
+
+
+CHIPS = {
+    "cluster.device.hbm_gib": [4.0, 30.0, 80.0],
+    "cluster.device.hbm_peak_tb_per_s": [0.5 + 0.25 * step for step in range(20)],
+    "cluster.device.compute_units": [66, 132],
+}
+
+
+@pytest.mark.parametrize("schedule", ["auto", "zerobubble", "seaailab"])
+def test_what_memory_rules_out_has_no_times(monkeypatch, schedule):
+    base = {**BASE, "training": {**BASE["training"], "schedule": schedule}}
+    choices = {"parallelism.pp": [2, 4]} | (CHOICES if schedule != "seaailab" else {})
+    space = {"base": base, "axes": CHIPS, "best_of": choices}
+    best, count = best_rows(space)
+    assert {row["verdict"] for row in best} >= {"fits", "does_not_fit"}
+    asked, evaluate_possible = [], jobs.evaluate_possible
+    monkeypatch.setattr(
+        jobs,
+        "evaluate_possible",
+        lambda *args: asked.append(len(args[0])) or evaluate_possible(*args),
+    )
+    assert projected(space).table.to_pylist() == best
+    # A planned order needs times, and its memory follows from it.
+    assert asked == [count] if schedule == "seaailab" else asked[0] < count
+
+
+def test_what_was_ruled_out_is_the_best_where_the_others_have_no_times(monkeypatch):
+    space = {"base": BASE, "axes": CHIPS, "best_of": CHOICES}
+    best, count = best_rows(space)
+    asked, evaluate_possible = [], jobs.evaluate_possible
+
+    def fails_at_first(batch, legal, refuse, known):
+        asked.append(len(batch))
+        if len(asked) == 1:
+            refuse(ConfigError("no times"))
+            return []
+        return evaluate_possible(batch, legal, refuse, known)
+
+    monkeypatch.setattr(jobs, "evaluate_possible", fails_at_first)
+    found = projected(space)
+    assert asked[0] < asked[1] == count
+    assert not any("no times" in reason for reason in found.infeasible)
+    assert found.table.to_pylist() == best
+
+
+def projected(space):
+    space = load_space(space)
+    return Projector(space, axis_kinds(space)).project(np.arange(space.size))
 
 
 def test_choices_stay_in_one_chunk(monkeypatch):

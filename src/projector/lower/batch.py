@@ -140,6 +140,8 @@ class JobColumns:
     copies_span: Ints
     expert_copies_local: Ints
     expert_copies_span: Ints
+    place: Ints
+    """Equal numbers where all agree that `_places` derives; of one batch."""
     placed: Ints
     """Equal numbers where the groups of layers, `PLACED`, lie alike; of one batch."""
     stage_stride: Ints
@@ -247,6 +249,7 @@ def _places(batch: JobBatch) -> JobColumns:
         pod=blocks.pod,
         zone=blocks.zone,
         copies=copies,
+        place=np.arange(len(batch)),
         placed=placed,
         stage_stride=of_dense["pp"],
         **columns,

@@ -200,6 +200,10 @@ class ClusterColumns(HostColumns):
         )
     )
     words_key = _cluster.key(_words)  # What messages say of it besides numbers.
+    # What memory may depend on besides the band: all but what follows from rates of the device.
+    memory_key = _cluster.key_of(
+        lambda: [each for each in (*OF_MACHINE, *OF_JOB) if each is not ClusterColumns.peak_tflops]
+    )
     # The same, beside what kernels read.
     machine_key = _cluster.key_of(lambda: OF_MACHINE, sharing.CLUSTER.apart_key())
 
@@ -222,7 +226,7 @@ BLOCKS: list[_OfCluster] = [
 ]
 """Numbers of devices in which groups lie."""
 
-OF_JOB = (
+OF_JOB: tuple[_OfCluster, ...] = (
     *(*BLOCKS, ClusterColumns.nodes),
     *(ClusterColumns.memory_bytes, ClusterColumns.stated_reserve_bytes),
     *(ClusterColumns.stated_fragmentation, ClusterColumns.expandable, ClusterColumns.idle_share),

@@ -272,8 +272,12 @@ def _cost_attention(
     names = ("batch", "heads", "key_heads", "m", "n", "k", "d_v")
     columns = [getattr(table, name)[rows] for name in (*names, "causal", "window", "dtype")]
     backward = (table.phase[rows] == ops.BACKWARD).astype(np.int64)
-    # As with GEMMs; the time of each is its schedule of work-groups, which takes long.
-    first, same = group_rows(*columns, backward, device[rows])
+    # As with GEMMs; devices that share a schedule of work-groups, which takes long, are neighbours.
+    rates = (workloads.devices[name] for name in ("compute_units", "attention_flop_per_s"))
+    _, like = group_rows(*columns, backward, group_rows(*map(bits, rates))[1][device[rows]])
+    first, same = group_rows(like, device[rows])
+    order = np.argsort(like[first], kind="stable")
+    first, same = first[order], np.argsort(order)[same]
     *extents, causal, window, dtype = (column[first] for column in columns)
     seconds, limiter = attention_time_columns(
         np.stack(extents, axis=1), causal, window, backward[first], dtype, device[rows[first]],

@@ -88,13 +88,11 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     of_pipeline = workloads.pipeline_of_run
     _, host = group_rows(jobs.training.pipeline_key, jobs.cluster.host_key)
     first, like = group_rows(workload, host[of_pipeline])
-    of_layer = jobs, of_pipeline[first], workload[first], workloads, costs
-    layers, apart = (_cost_layers(*of_layer, splits=splits) for splits in (False, True))
-
-    def per_stage(values: Floats) -> Floats:
-        """Sum float64[layers, phases, n] over each stage, phase by phase."""
-        return looked_up_sums(workloads.run_offset, like, count, values)
-
+    layers, apart = _cost_layers(jobs, of_pipeline[first], workload[first], workloads, costs)
+    launch_s = np.stack([layers.launch_s, apart.launch_s], axis=2)
+    of_layers = np.concatenate([layers.exposed_s, launch_s], axis=2)
+    # Of each stage, phase by phase.
+    stage_s = looked_up_sums(workloads.run_offset, like, count, of_layers)
     structures = workloads.structures
     counts = count_stages(structures.workloads, costs)
     return PipelineCosts(
@@ -104,9 +102,9 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
         backward_s=(layers.layer_s[:, BACKWARD] + layers.layer_s[:, WEIGHT]).take(like),
         input_s=apart.layer_s[:, BACKWARD].take(like),
         weight_s=apart.layer_s[:, WEIGHT].take(like),
-        categories_s=per_stage(layers.exposed_s),
-        launch_s=per_stage(layers.launch_s[:, :, np.newaxis])[:, 0],
-        apart_launch_s=per_stage(apart.launch_s[:, :, np.newaxis])[:, 0],
+        categories_s=np.ascontiguousarray(stage_s[:, :-2]),
+        launch_s=np.ascontiguousarray(stage_s[:, -2]),
+        apart_launch_s=np.ascontiguousarray(stage_s[:, -1]),
     )
 
 
@@ -208,14 +206,16 @@ class HostCosts:
 def cost_runs(workloads: Workloads, costs: WorkloadCosts, *, splits: bool) -> RunCosts:
     """Cost a layer of each run, for the first job of each pipeline; ``splits``: W stands alone."""
     runs = workloads.pipeline_of_run, workloads.run_workload
-    return _cost_layers(workloads.first_jobs(), *runs, workloads, costs, splits=splits)
+    return _cost_layers(workloads.first_jobs(), *runs, workloads, costs)[splits]
 
 
 def _cost_layers(
-    jobs: JobBatch, job: Ints, workload: Ints, workloads: Workloads, costs: WorkloadCosts,
-    *, splits: bool,
-) -> RunCosts:  # fmt: skip
-    """Add the host where launching takes longer than computing; graphs are launched whole."""
+    jobs: JobBatch, job: Ints, workload: Ints, workloads: Workloads, costs: WorkloadCosts
+) -> tuple[RunCosts, RunCosts]:
+    """Add the host where launching takes longer than computing; graphs are launched whole.
+
+    Returned are the costs where input and weight gradients alternate, and where they stand apart.
+    """
     training = jobs.training
     cluster: HostColumns = jobs.cluster
     graphs = training.graphs == 1
@@ -241,33 +241,37 @@ def _cost_layers(
     stated_s = column(_stated_host_s(jobs)) * cluster.moe_layer_shares[job]
     busy_s = np.where(is_moe & ~np.isnan(stated_s), np.maximum(launches * host_s, stated_s), busy_s)
     ahead_s = busy_s - device_s - gaps_s
-    waiting_s = np.maximum(0.0, ahead_s)
-    if not splits:
-        # Input and weight gradients alternate, so the host runs ahead through both.
-        waiting_s[:, BACKWARD] = np.maximum(0.0, ahead_s[:, BACKWARD] + ahead_s[:, WEIGHT])
-        waiting_s[:, WEIGHT] = 0.0
-    launch_s = gaps_s + waiting_s + syncs * sync_s
     offload_s = column(training.offload / cluster.host_link_bytes_per_s)
     moved_s = costs.saved_bytes[workload][:, None] * offload_s
-    # Offloading runs beside the forward and, coming back, beside the backward.
-    if costs.measured is not None:
-        # Measured layers say what their kernels and the modelled host leave out.
-        measured = int(splits), workload
-        launch_s = costs.measured.host_share[measured] * launch_s
-        launch_s += costs.measured.extra_s[measured]
-    layer_s = device_s + launch_s
-    late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
-    host = HostCosts(
-        call_s=column(np.where(graphs, 0.0, cluster.launch_s))[:, 0],
-        operator_s=column(np.where(graphs, 0.0, operator_s))[:, 0],
-        busy_s=busy_s,
-        gap_s=gap_s[:, 0],
-        waiting_s=waiting_s,
-        sync_s=sync_s[:, 0],
-        moved_s=moved_s[:, 0],
-        late_s=late_s,
-    )
-    return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s, host)
+
+    def run_costs(waiting_s: Floats, *, splits: bool) -> RunCosts:
+        launch_s = gaps_s + waiting_s + syncs * sync_s
+        # Offloading runs beside the forward and, coming back, beside the backward.
+        if costs.measured is not None:
+            # Measured layers say what their kernels and the modelled host leave out.
+            measured = int(splits), workload
+            launch_s = costs.measured.host_share[measured] * launch_s
+            launch_s += costs.measured.extra_s[measured]
+        layer_s = device_s + launch_s
+        late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
+        host = HostCosts(
+            call_s=column(np.where(graphs, 0.0, cluster.launch_s))[:, 0],
+            operator_s=column(np.where(graphs, 0.0, operator_s))[:, 0],
+            busy_s=busy_s,
+            gap_s=gap_s[:, 0],
+            waiting_s=waiting_s,
+            sync_s=sync_s[:, 0],
+            moved_s=moved_s[:, 0],
+            late_s=late_s,
+        )
+        return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s, host)
+
+    apart_s = np.maximum(0.0, ahead_s)
+    together_s = apart_s.copy()
+    # Input and weight gradients alternate, so the host runs ahead through both.
+    together_s[:, BACKWARD] = np.maximum(0.0, ahead_s[:, BACKWARD] + ahead_s[:, WEIGHT])
+    together_s[:, WEIGHT] = 0.0
+    return run_costs(together_s, splits=False), run_costs(apart_s, splits=True)
 
 
 def _stated_host_s(jobs: JobBatch) -> Floats:

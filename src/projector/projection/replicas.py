@@ -209,12 +209,13 @@ class Replicas:
             # Replicas with pipelines of their own differ already.
             return self, np.arange(len(self))
         structure, jobs = structures.of_pipeline.take(self.pipeline), self.jobs
+        degrees = self.columns
         first, of_replica = group_rows(
             structure,
             jobs.parallelism.replica_key,
             jobs.training.replica_key,
             self.placements.of,
-            *(getattr(self.columns, name) for name in JobColumns.__annotations__),
+            *(degrees.place, degrees.vpp, degrees.micro_batch, degrees.seq, degrees.zero_stage),
             *columns,
         )
         one_for_all = replace(

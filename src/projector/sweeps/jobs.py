@@ -20,11 +20,13 @@ from projector.config.load import Variants
 from projector.config.network import Network
 from projector.config.space import Space
 from projector.errors import ProjectorError
+from projector.kernels.grouping import group_looked_up
 from projector.kernels.results import PEAK_GIB, TOKENS_PER_S
 from projector.lower.batch import SECTIONS, JobBatch, Sections
+from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import SectionTable
 from projector.projection.bands import FITS, VERDICTS
-from projector.projection.evaluate import evaluate_possible, find_legal
+from projector.projection.evaluate import Legal, evaluate_legal, evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
 from projector.projection.results import Column, Results, fitting, verdicts
 from projector.projection.run import run_columns
@@ -240,9 +242,12 @@ class JobPoints:
         self._known = KnownPipelines()
 
     def evaluated(
-        self, batch: PointBatch, refuse: Callable[[ProjectorError, int], None]
+        self, batch: PointBatch, refuse: Callable[[ProjectorError, int], None], group: Ints | None
     ) -> Iterator[tuple[Ints, JobRows]]:
-        """Yield rows of a batch with their results; what is no legal job is refused."""
+        """Yield rows of a batch with their results; what is no legal job is refused.
+
+        Rows whose memory says that they are not the best of their ``group`` are left out.
+        """
         self._known.make_room()
         jobs = self.reader.jobs(batch)
         legal = find_legal(jobs)
@@ -253,11 +258,40 @@ class JobPoints:
                 if count:
                     refuse(error, count)
             possible = np.flatnonzero(legal.refused < 0)
-        all_possible = len(possible) == len(batch.rows)
-        for part, evaluation in evaluate_possible(
-            jobs if all_possible else jobs.take(possible),
-            legal if all_possible else legal.take(possible),
-            lambda error: refuse(error, 1),
-            self._known,
-        ):
-            yield possible[part], JobRows(Results(evaluation), runs=self._runs)
+        for kept in (self._hopeful(jobs, legal, possible, group), possible):
+            errors: list[ProjectorError] = []
+            all_of_them = len(kept) == len(jobs)
+            chosen = (jobs, legal) if all_of_them else (jobs.take(kept), legal.take(kept))
+            found = evaluate_possible(*chosen, errors.append, self._known)
+            # Where one of the hopeful has no times, all that were left out might be the best.
+            if not errors or len(kept) == len(possible):
+                break
+        for error in errors:
+            refuse(error, 1)
+        for part, evaluation in found:
+            yield kept[part], JobRows(Results(evaluation), runs=self._runs)
+
+    def _hopeful(self, jobs: JobBatch, legal: Legal, rows: Ints, group: Ints | None) -> Ints:
+        """Return those of some rows that may be the best of their group.
+
+        One job tells the memory of all like it, which no rate changes unless orders are planned.
+        """
+        if group is None or any(getattr(each, "planned", False) for each in legal.schedules[1]):
+            return rows
+        sections, table = jobs.index.take(rows, axis=1), jobs.cluster.table
+        keys = table.key(ClusterColumns.memory_key), table.key(ClusterColumns.band_key)
+        first, kind = group_looked_up(
+            [*sections[:3], *2 * [sections[3]]], [None, None, None, *keys]
+        )
+        if 32 * len(first) > len(rows):  # they would cost more than they save
+            return rows
+        try:
+            each = evaluate_legal(jobs.take(rows[first]), legal.take(rows[first]), self._known)
+        except ProjectorError:
+            return rows
+        fits, safe, _, peak = JobRows(Results(each), runs=False).merits()
+        # As in `Merits.best`: 3 is safe, 2 fits, others go by their peaks.
+        order = np.where(fits, 2.0 + safe, -peak).take(kind)
+        begin = np.flatnonzero(np.diff(group.take(rows), prepend=-1))
+        best = np.fmax.reduceat(order, begin).repeat(np.diff(begin, append=len(rows)))
+        return rows[~(order < best)]

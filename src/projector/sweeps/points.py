@@ -38,9 +38,12 @@ class Points(Protocol):
         """What reads the points."""
 
     def evaluated(
-        self, batch: PointBatch, refuse: Callable[[ProjectorError, int], None]
+        self, batch: PointBatch, refuse: Callable[[ProjectorError, int], None], group: Ints | None
     ) -> Iterator[tuple[Ints, Any]]:
         """Yield rows of a batch with their results; what cannot be projected is refused.
+
+        ``group``, int64[rows], says of which rows only the best is wanted; the others may be left
+        out.
 
         Results have ``columns()``, ``take(rows)``, and ``merits()``: the columns of `Merits` behind
         the first.

@@ -87,11 +87,11 @@ class Projector:
         for why, count in batch.left_out:
             _count(reasons, why if isinstance(why, str) else reason_of(why), count)
         tables, merits = [], list[Merits]()
-        keeps_best = best and self._choices > 1
-        for rows, results in self._points.evaluated(batch, refuse) if len(batch.rows) else ():
-            if keeps_best:
-                group = points[batch.rows[rows]] // self._choices
-                all_merits = Merits(group, *results.merits())
+        group = points[batch.rows] // self._choices if best and self._choices > 1 else None
+        found = self._points.evaluated(batch, refuse, group) if len(batch.rows) else ()
+        for rows, results in found:
+            if group is not None:
+                all_merits = Merits(group[rows], *results.merits())
                 kept = all_merits.best()
                 merits.append(all_merits.take(kept))
                 rows, results = rows[kept], results.take(kept)  # noqa: PLW2901  # those kept

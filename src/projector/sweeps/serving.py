@@ -184,7 +184,7 @@ class ServingPoints:
         return api.splits_of(found.model_copy(update=shared))
 
     def evaluated(
-        self, batch: PointBatch, refuse: Callable[[ProjectorError, int], None]
+        self, batch: PointBatch, refuse: Callable[[ProjectorError, int], None], _group: Ints | None
     ) -> Iterator[tuple[Ints, "ServingRows"]]:
         """Yield rows of a batch with their results; what cannot be projected is refused."""
         waiting = [np.arange(len(batch.rows))]

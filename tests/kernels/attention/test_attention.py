@@ -175,10 +175,12 @@ def test_bound_names_the_longest_part(shape, backward, change, bound):
 def test_a_batch_equals_its_rows_bit_for_bit(rows):
     extents = np.array([row[0] for row in rows])
     flags = [np.array([row[1 + column] for row in rows], np.int64) for column in range(4)]
-    columns = (extents, *flags, np.arange(len(rows)) % 2)
-    table = record(ROUND, DEVICES["atomics"])
+    # Neighbours share schedules: the third device differs from the first in its memory alone.
+    columns = (extents, *flags, np.arange(3 * len(rows)) % 3)
+    columns = *(column.repeat(3, axis=0) for column in columns[:-1]), columns[-1]
+    table = record(ROUND, DEVICES["atomics"], ROUND | {"hbm_bytes_per_s": 1e12})[[0, 2, 1]]
     together = attention_time_columns(*columns, table)
-    for a in range(len(rows)):
+    for a in range(3 * len(rows)):
         alone = attention_time_columns(*(column[a : a + 1] for column in columns), table)
         for both, one in zip(together, alone, strict=True):
             assert both[a] == one[0]
@@ -240,7 +242,7 @@ def test_python_and_compiled_kernels_agree():
     compiled = attention_time_columns(extents, *flags, table)
     python = getattr(kernels.attention_times, "py_func", kernels.attention_times)
     outputs = np.empty(4), np.empty(4, np.int64)
-    assert python(extents, *flags, table, *outputs) == kernels.OK
+    assert python(extents, *flags, table, np.zeros(passes.KEPT), *outputs) == kernels.OK
     for one, other in zip(compiled, outputs, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -306,7 +308,7 @@ def test_a_head_takes_the_narrowest_tile_that_holds_it_else_the_widest(width, ro
     device = record(ROUND | {"attention_dims": dims})
     terms = np.empty((1, len(attention.TERMS)))
     columns = np.array([square(4096, width=width)]), *np.array([[1], [0], [0], [BF16], [0]])
-    kernels.attention_terms(*columns, device, terms)
+    kernels.attention_terms(*columns, device, np.zeros(passes.KEPT), terms)
     assert terms[0, attention.TERMS.index("rows")] == rows
 
 
@@ -318,7 +320,7 @@ def test_the_work_that_is_told_is_the_exact_one(causal, backward, widths):
         np.array([(2, 8, 2, 300, 500, 192, 128)]),
         *np.array([[causal], [0], [backward], [BF16], [0]]),
     )
-    kernels.attention_terms(*columns, record(ROUND), terms)
+    kernels.attention_terms(*columns, record(ROUND), np.zeros(passes.KEPT), terms)
     pairs = reference.visible_pairs(300, 500, causal, 0)
     assert terms[0, attention.TERMS.index("flop")] == 2 * widths * pairs * 2 * 8
 
@@ -330,7 +332,7 @@ def test_query_heads_that_share_keys_share_work_groups():
         np.array([(1, 32, 4, 16, 4096, 128, 128)] * 2),
         *np.array([[1, 1], [0, 0], [0, 0], [BF16, BF16], [0, 1]]),
     )
-    kernels.attention_terms(*columns, record(ROUND, packed), terms)
+    kernels.attention_terms(*columns, record(ROUND, packed), np.zeros(passes.KEPT), terms)
     groups = terms[:, attention.TERMS.index("groups")]
     # 16 queries of 8 heads fill one block of 128 rows.
     assert groups.tolist() == [32.0, 4.0]

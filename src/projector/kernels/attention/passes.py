@@ -71,8 +71,8 @@ class Walk(NamedTuple):
     step: float
     low: float
     high: float
-    heavy_last: bool
-    """Whether the blocks at the end of the axis have the most steps."""
+    heavy_last: float
+    """1 where the blocks at the end of the axis have the most steps."""
     packed: float
     """Query heads of one key head that share a block, row by row."""
     mask_rows: float
@@ -89,8 +89,8 @@ class Costs(NamedTuple):
     """What a step that is partly masked takes longer."""
     group: float
     """Start and finish of a work-group."""
-    longest_first: bool
-    """Whether the longest groups of all heads start first, not those of one head after another."""
+    longest_first: float
+    """1 where the longest groups of all heads start first, not those of one head after another."""
     chain: float
     """Share that shows of the step by which each group of one head starts after the last."""
 
@@ -157,6 +157,32 @@ def _last_groups(
     return sum_s, end_s
 
 
+KEPT = 3, 23
+"""Of schedules that are kept, a row each of forwards with whole tiles, with half ones, and of
+backwards: what it was made from, and its `Work`."""
+
+
+@helper
+def _keep(kept: Floats, values: tuple[float, ...]) -> bool:
+    """Write numbers into an array, and say whether they stood there."""
+    same = True
+    for place, value in enumerate(values):
+        same = same and kept[place] == value
+        kept[place] = value
+    return same
+
+
+@helper
+def _kept_schedule(walk: Walk, heads: float, units: float, costs: Costs, kept: Floats) -> Work:
+    """Return `schedule`, made anew only where the one that is kept was made from other numbers."""
+    same = _keep(kept[:9], walk)
+    same &= _keep(kept[9:15], costs)
+    same &= _keep(kept[15:17], (heads, units))
+    if not same:
+        _keep(kept[17:], schedule(walk, heads, units, costs)[:6])
+    return Work(kept[17], kept[18], kept[19], kept[20], kept[21], kept[22], costs)
+
+
 @helper
 def schedule(walk: Walk, heads: float, units: float, costs: Costs) -> Work:
     """Work of one head, and the makespan of all heads.
@@ -172,7 +198,7 @@ def schedule(walk: Walk, heads: float, units: float, costs: Costs) -> Work:
     while done < blocks:
         length = min(run, blocks - done)
         # The heavy end of the run, counted from the heavy end of the axis.
-        block = blocks - 1.0 - done if walk.heavy_last else done
+        block = blocks - 1.0 - done if walk.heavy_last > 0.0 else done
         heavy, partly = block_steps(walk, block, masks)
         group_s = heavy * costs.step + partly * costs.mask + costs.group
         group_s_R[int(done // run)] = group_s
@@ -187,7 +213,7 @@ def schedule(walk: Walk, heads: float, units: float, costs: Costs) -> Work:
     makespan_s = mean_s
     if not np.isinf(mean_s):
         sum_s, end_s = _last_groups(
-            group_s_R, blocks, heads, units, walk.heavy_last, costs.longest_first
+            group_s_R, blocks, heads, units, walk.heavy_last > 0.0, costs.longest_first > 0.0
         )
         makespan_s = max(waves * mean_s - sum_s / units + end_s, most_s)
     makespan_s += chained_s
@@ -363,7 +389,7 @@ class Parts(NamedTuple):
 
 
 @helper
-def _forward_work(device: np.void, code: int, shape: Shape, tile: Tile) -> Work:
+def _forward_work(device: np.void, code: int, shape: Shape, tile: Tile, kept: Floats) -> Work:
     flop = 2.0 * (padded(shape.d_qk) + padded(shape.d_v)) / tile.efficiency
     scores = tile.rows * tile.columns
     # The running maximum moves at every step, and O with it.
@@ -375,35 +401,24 @@ def _forward_work(device: np.void, code: int, shape: Shape, tile: Tile) -> Work:
     if device["attention_packs_heads"] > 0.0:
         packed, heads = shape.heads / shape.key_heads, shape.batch * shape.key_heads
     walk = Walk(
-        shape.queries * packed,
-        tile.rows,
-        shape.keys,
-        tile.columns,
-        shape.low,
-        shape.high,
-        True,
-        packed,
-        tile.mask_rows,
-    )
+        shape.queries * packed, tile.rows, shape.keys, tile.columns, shape.low, shape.high,
+        1.0, packed, tile.mask_rows,
+    )  # fmt: skip
     costs = Costs(
-        step_s,
-        matrix_s,
-        device["attention_mask_exposed"] * softmax_s,
-        device["attention_tile_overhead_s"],
-        device["attention_longest_first"] > 0.0,
-        0.0,
-    )
-    return schedule(walk, heads, device["compute_units"], costs)
+        step_s, matrix_s, device["attention_mask_exposed"] * softmax_s,
+        device["attention_tile_overhead_s"], device["attention_longest_first"], 0.0,
+    )  # fmt: skip
+    return _kept_schedule(walk, heads, device["compute_units"], costs, kept)
 
 
 @helper
-def _forward(device: np.void, code: int, shape: Shape) -> Parts:
+def _forward(device: np.void, code: int, shape: Shape, kept_3K: Floats) -> Parts:
     tile = tile_of(device, shape.d_qk, False)
-    work = _forward_work(device, code, shape, tile)
+    work = _forward_work(device, code, shape, tile, kept_3K[0])
     if device["attention_half_efficiency"] > 0.0:
         efficiency = tile.efficiency * device["attention_half_efficiency"]
         half = Tile(0.5 * tile.rows, tile.columns, efficiency, tile.mask_rows)
-        spread_out = _forward_work(device, code, shape, half)
+        spread_out = _forward_work(device, code, shape, half, kept_3K[1])
         if spread_out.makespan_s < work.makespan_s:
             tile, work = half, spread_out
 
@@ -427,17 +442,10 @@ def _forward(device: np.void, code: int, shape: Shape) -> Parts:
     passes_s = passed / device["hbm_bytes_per_s"]
     passes_s += device["attention_token_s"] * shape.batch * new
     return Parts(
-        work.makespan_s,
-        work.costs.step > 2.0 * work.costs.matrix,
-        traffic / device["hbm_bytes_per_s"],
-        0.0,
-        passes_s,
-        device["attention_start_s"],
-        tile,
-        work,
-        traffic,
-        passed,
-    )
+        work.makespan_s, work.costs.step > 2.0 * work.costs.matrix,
+        traffic / device["hbm_bytes_per_s"], 0.0, passes_s, device["attention_start_s"],
+        tile, work, traffic, passed,
+    )  # fmt: skip
 
 
 class _Traffic(NamedTuple):
@@ -451,32 +459,26 @@ class _Traffic(NamedTuple):
 
 
 @helper
-def _backward_work(device: np.void, code: int, shape: Shape, tile: Tile) -> Work:
+def _backward_work(device: np.void, code: int, shape: Shape, tile: Tile, kept: Floats) -> Work:
     flop = 2.0 * (3.0 * padded(shape.d_qk) + 2.0 * padded(shape.d_v)) / tile.efficiency
     exposed = device["attention_backward_softmax_exposed"]
     step_s, matrix_s, softmax_s = step_costs(
         device, code, flop, tile.rows * tile.columns, BACKWARD_VECTOR_OPS, exposed
     )
     walk = Walk(
-        blocked=shape.keys,
-        block=tile.columns,
-        walked=shape.queries,
-        step=tile.rows,
-        low=-shape.high,
-        high=-shape.low,
-        heavy_last=False,
-        packed=1.0,
-        mask_rows=0.0,
-    )
+        blocked=shape.keys, block=tile.columns, walked=shape.queries, step=tile.rows,
+        low=-shape.high, high=-shape.low, heavy_last=0.0, packed=1.0, mask_rows=0.0,
+    )  # fmt: skip
     costs = Costs(
         step=step_s,
         matrix=matrix_s,
         mask=device["attention_mask_exposed"] * softmax_s,
         group=device["attention_backward_tile_overhead_s"],
-        longest_first=device["attention_backward_longest_first"] > 0.0,
+        longest_first=device["attention_backward_longest_first"],
         chain=device["attention_dq_order_exposed"],
     )
-    return schedule(walk, shape.batch * shape.heads, device["compute_units"], costs)
+    heads, units = shape.batch * shape.heads, device["compute_units"]
+    return _kept_schedule(walk, heads, units, costs, kept)
 
 
 @helper
@@ -516,22 +518,17 @@ def _backward_traffic(device: np.void, code: int, shape: Shape, tile: Tile, work
 
 
 @helper
-def _backward(device: np.void, code: int, shape: Shape) -> Parts:
+def _backward(device: np.void, code: int, shape: Shape, kept_3K: Floats) -> Parts:
     tile = tile_of(device, shape.d_qk, True)
-    work = _backward_work(device, code, shape, tile)
+    work = _backward_work(device, code, shape, tile, kept_3K[2])
     traffic = _backward_traffic(device, code, shape, tile, work)
     return Parts(
-        compute=work.makespan_s,
-        softmax=work.costs.step > 2.0 * work.costs.matrix,
-        memory=traffic.moved / device["hbm_bytes_per_s"],
-        atomics=traffic.atomics_s,
+        compute=work.makespan_s, softmax=work.costs.step > 2.0 * work.costs.matrix,
+        memory=traffic.moved / device["hbm_bytes_per_s"], atomics=traffic.atomics_s,
         passes=traffic.passed / device["hbm_bytes_per_s"],
-        overhead=device["attention_backward_start_s"],
-        tile=tile,
-        work=work,
-        bytes=traffic.moved,
-        pass_bytes=traffic.passed,
-    )
+        overhead=device["attention_backward_start_s"], tile=tile, work=work,
+        bytes=traffic.moved, pass_bytes=traffic.passed,
+    )  # fmt: skip
 
 
 @helper
@@ -541,23 +538,14 @@ def _unfused(device: np.void, code: int, shape: Shape, score_passes: float, flop
     heads = shape.batch * shape.heads
     scores = heads * shape.queries * shape.keys
     compute_s = flop * scores / (device["attention_flop_per_s"][code] * tile.efficiency)
-    costs = Costs(compute_s, compute_s, 0.0, 0.0, False, 0.0)
+    costs = Costs(compute_s, compute_s, 0.0, 0.0, 0.0, 0.0)
     work = Work(1.0, 0.0, 1.0, 1.0, compute_s, compute_s, costs)
     output = max(MIN_OUTPUT_BYTES, OPERAND_BYTES[code])
     passed = score_passes * scores * output
     passed += heads * (shape.queries + shape.keys) * (shape.d_qk + shape.d_v) * output
-    return Parts(
-        compute_s,
-        False,
-        0.0,
-        0.0,
-        passed / device["elementwise_bytes_per_s"],
-        device["attention_start_s"],
-        tile,
-        work,
-        0.0,
-        passed,
-    )
+    passes_s = passed / device["elementwise_bytes_per_s"]
+    start_s = device["attention_start_s"]
+    return Parts(compute_s, False, 0.0, 0.0, passes_s, start_s, tile, work, 0.0, passed)
 
 
 @helper
@@ -580,6 +568,7 @@ def time_parts(
     backward: bool,
     code: int,
     device: np.void,
+    kept_3K: Floats,
 ) -> tuple[float, Parts, float]:
     """Seconds of one attention without zero extents, its terms, and its exact FLOP."""
     batch, heads = float(extents[0]), float(extents[1])
@@ -603,9 +592,9 @@ def time_parts(
         terms = _unfused(device, code, shape, score_passes, products)
         flop = products
     elif backward:
-        terms = _backward(device, code, shape)
+        terms = _backward(device, code, shape, kept_3K)
     else:
-        terms = _forward(device, code, shape)
+        terms = _forward(device, code, shape, kept_3K)
     busy_s = max(terms.compute, terms.atomics)
     time_s = max(busy_s, terms.memory) + HIDDEN_LOSS * min(busy_s, terms.memory)
     time_s += terms.passes + terms.overhead

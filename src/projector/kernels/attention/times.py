@@ -21,6 +21,7 @@ import numpy as np
 from projector.arrays import Floats, Ints, Records
 from projector.kernels._jit import helper, kernel
 from projector.kernels.attention.passes import (
+    KEPT,
     OVERHEAD,
     TERMS,
     AttentionTerms,
@@ -61,6 +62,7 @@ def attention_times(
     dtype_A: Ints,
     device_A: Ints,
     devices_D: Records,
+    kept_3K: Floats,
     time_s_A: Floats,
     bound_A: Ints,
 ) -> int:
@@ -74,6 +76,7 @@ def attention_times(
     dtype_A : int64[A]. Code of the matrix type.
     device_A : int64[A]. Row of ``devices_D``.
     devices_D : DEVICE[D]
+    kept_3K : float64[KEPT]. Zeros, overwritten; neighbours share a schedule that is equal.
     time_s_A, bound_A : float64[A], int64[A]. Outputs: seconds, and code of the limiter
         (``BOUNDS``).
     Returns ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
@@ -100,13 +103,9 @@ def attention_times(
             status = INVALID
             continue
         time_s_A[a], parts, _ = time_parts(
-            extent_A7[a],
-            causal_A[a] != 0,
-            float(window_A[a]),
-            backward_A[a] != 0,
-            code,
-            devices_D[d],
-        )
+            extent_A7[a], causal_A[a] != 0, float(window_A[a]), backward_A[a] != 0, code,
+            devices_D[d], kept_3K,
+        )  # fmt: skip
         bound_A[a] = find_bound(parts)
         # max() may drop a NaN; the sum of the parts keeps it.
         whole_s = parts.compute + parts.memory + parts.atomics + parts.passes + parts.overhead
@@ -124,6 +123,7 @@ def attention_terms(
     dtype_A: Ints,
     device_A: Ints,
     devices_D: Records,
+    kept_3K: Floats,
     term_AT: Floats,
 ) -> None:
     """Write the terms (``TERMS``) of attentions that `attention_times` has timed."""
@@ -133,13 +133,9 @@ def attention_terms(
             continue
         device = devices_D[device_A[a]]
         time_s, parts, flop = time_parts(
-            extent_A7[a],
-            causal_A[a] != 0,
-            float(window_A[a]),
-            backward_A[a] != 0,
-            dtype_A[a],
-            device,
-        )
+            extent_A7[a], causal_A[a] != 0, float(window_A[a]), backward_A[a] != 0, dtype_A[a],
+            device, kept_3K,
+        )  # fmt: skip
         work, costs = parts.work, parts.work.costs
         # Of a mean unit: its share of all groups.
         steps = work.steps / work.blocks * work.waves
@@ -182,7 +178,8 @@ def attention_time_columns(*columns: *AttentionColumns) -> tuple[Floats, Ints]:
     """
     rows = len(columns[0])
     time_s_A, bound_A = np.empty(rows), np.empty(rows, np.int64)
-    status = attention_times(*as_type(np.int64, *columns[:-1]), columns[-1], time_s_A, bound_A)
+    integers = as_type(np.int64, *columns[:-1])
+    status = attention_times(*integers, columns[-1], np.zeros(KEPT), time_s_A, bound_A)
     if status != OK:
         names = "batch, heads, key heads, queries, keys, d_qk, d_v"
         refuse_extents("attention", names, time_s_A, columns[0])
@@ -192,5 +189,5 @@ def attention_time_columns(*columns: *AttentionColumns) -> tuple[Floats, Ints]:
 def attention_term_columns(*columns: *AttentionColumns) -> dict[str, Floats]:
     """Return the terms of `attention_terms` by name, float64[A] each."""
     term_AT = np.empty((len(columns[0]), len(TERMS)))
-    attention_terms(*as_type(np.int64, *columns[:-1]), columns[-1], term_AT)
+    attention_terms(*as_type(np.int64, *columns[:-1]), columns[-1], np.zeros(KEPT), term_AT)
     return {name: term_AT[:, column].copy() for column, name in enumerate(TERMS)}
