@@ -176,10 +176,12 @@ def run_lanes(
         duration = program[i, DURATION]
         output = base + program[i, OUTPUT]
         for lane in range(0, LANES, WIDTH):
-            arrival = load(end_ps, dependency, lane)
-            if not silent:
-                arrival = arrival + load(latency_ps, latency, lane)
-            start = larger(load(end_ps, previous, lane), arrival)
+            start = load(end_ps, previous, lane)
+            if dependency != previous:
+                arrival = load(end_ps, dependency, lane)
+                if not silent:
+                    arrival = arrival + load(latency_ps, latency, lane)
+                start = larger(start, arrival)
             store(start + load(duration_ps, duration, lane), end_ps, output, lane)
 
 
