@@ -185,7 +185,9 @@ def random_program(rng, width, history):
         sources = [*range(live), *(live + j * history for j in range(i))]
         period[i, kernels.PREVIOUS] = last[rank]
         period[i, kernels.DEPENDENCY] = rng.choice(sources) if i % 2 else last[rank]
-        period[i, kernels.LATENCY] = rng.integers(0, 3) if i % 2 else 0
+        # What waits for its own rank alone has no latency.
+        alone = period[i, kernels.DEPENDENCY] == period[i, kernels.PREVIOUS]
+        period[i, kernels.LATENCY] = 0 if alone else rng.integers(0, 3)
         period[i, kernels.DURATION] = live + i
         period[i, kernels.OUTPUT] = last[rank] = live + i * history
     older = [row for row in range(live) if row % history]
