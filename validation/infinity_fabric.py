@@ -20,7 +20,6 @@ from projector.topology.transfers import (
     find_way,
     overlapped_seconds,
     shared_rates,
-    transfer_time,
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "transfers.md"
@@ -75,17 +74,17 @@ def node() -> Topology:
 
 def rate(pair: tuple[int, int], engine: str, **options: bool) -> float:
     """Return the GB/s of a large message."""
-    return LARGE / float(transfer_time(node(), *pair, LARGE, engine=engine, **options)) * 1e-9
+    return LARGE / float(find_way(node(), *pair, engine, **options).seconds(LARGE)) * 1e-9
 
 
 def host_rate(engine: str, size: float = 1e9) -> float:
     """Return the GB/s of a message from host memory."""
-    return size / float(transfer_time(node(), "host", 0, size, engine=engine)) * 1e-9
+    return size / float(find_way(node(), "host", 0, engine).seconds(size)) * 1e-9
 
 
 def latency(pair: tuple[int, int]) -> float:
     """Return the microseconds of a copy command of 16 bytes."""
-    return float(transfer_time(node(), *pair, 16, engine="copy")) * 1e6
+    return float(find_way(node(), *pair, "copy").seconds(16)) * 1e6
 
 
 def host_total(*dies: int) -> float:

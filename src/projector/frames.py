@@ -101,9 +101,16 @@ def _column(values: Sequence[Any]) -> list[Any]:
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a caption and one table row for each mapping, numbers to four digits."""
+    """Return a caption and one table row for each mapping, numbers to four digits.
+
+    What a row nests is left out.
+    """
     if not rows:
         return f"<p>{escape(title)}</p>"
+    rows = [
+        {name: value for name, value in row.items() if not isinstance(value, Mapping | list)}
+        for row in rows
+    ]
     head = "".join(f"<th>{escape(str(name))}</th>" for name in rows[0])
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_text(value))}</td>" for value in row.values()) + "</tr>"

@@ -81,9 +81,9 @@ def test_altered_fields_are_recovered(calibrated):
     found = calibrated
     for path, truth in TRUTH.items():
         assert value_of(found, path) == pytest.approx(truth, rel=0.03)
-    assert found.fitted.before.median_ape > 0.1
-    assert found.fitted.after.p90_ape < 0.03
-    assert found.cross_validation.after.p90_ape < 0.05
+    assert found.fitted.before["median_ape"] > 0.1
+    assert found.fitted.after["p90_ape"] < 0.03
+    assert found.cross_validation.after["p90_ape"] < 0.05
     assert found.warnings == []
 
 
@@ -104,8 +104,8 @@ def test_rows_put_aside_improve(tmp_path):
     assert found.fitted.rows + found.holdout.rows == len(SHAPES_LIST)
     assert found.fitted.groups + found.holdout.groups == 5
     assert found.holdout.rows >= 5
-    assert found.holdout.after.median_ape < 0.5 * found.holdout.before.median_ape
-    assert found.holdout.after.p90_ape < found.holdout.before.p90_ape
+    assert found.holdout.after["median_ape"] < 0.5 * found.holdout.before["median_ape"]
+    assert found.holdout.after["p90_ape"] < found.holdout.before["p90_ape"]
 
 
 @pytest.mark.thorough

@@ -47,6 +47,17 @@ def test_devices_tell_the_batch(tmp_path):
     assert other.training.global_batch_size == 4 * 8
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_pipeline_beside_divided_gradients_is_told(tmp_path, stage):
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "pipeline": {"stages": 4},
+        "zero_optimization": {"stage": stage},
+    }
+    told = "pipelines of DeepSpeed take no ZeRO 2 or 3: projected all the same"
+    assert (told in job(tmp_path, config).notes) == (stage > 1)
+
+
 def test_a_global_batch_alone_is_one_microbatch(tmp_path):
     found = job(tmp_path, {"train_batch_size": 64}, cluster__nodes=2)
     assert found.training.micro_batch_size == 4

@@ -151,6 +151,16 @@ def test_pipelines_go_forward_before_they_go_back(tmp_path):
     )
 
 
+def test_stages_that_maxtext_cannot_fill_are_told(tmp_path):
+    axes = "ici_pipeline_parallelism: 4\nnum_layers_per_pipeline_stage: 3\n"
+    found = experiment(tmp_path, more=axes)
+    assert (found.parallelism.pp, found.model.num_layers) == (4, 32)
+    assert found.notes[-1] == (
+        "MaxText needs a multiple of 12 layers (4 stages, num_layers_per_pipeline_stage 3): "
+        "32 are projected on uneven stages"
+    )
+
+
 CUSTOM = """decoder_block: mixtral
 base_emb_dim: 1024
 base_num_query_heads: 16

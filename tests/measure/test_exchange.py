@@ -67,7 +67,7 @@ def test_one_rank_has_nothing_to_wait_for(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     ranks = join(torch_of(), Task(programs=[], tp=2), "cpu")
     assert ranks.agree(3.0) == 3.0
-    ranks.meet()
+    ranks.agree(0.0)
     ranks.leave()
     assert type(ranks.comm({"tp": 2})) is Comm
     assert ranks.comm({"tp": 2}).degree("tp") == 2
@@ -138,9 +138,6 @@ class Others(Ranks):
     def largest(self, values):
         return [max(pair) for pair in zip(values, [*self.said, *[0.0] * 9], strict=False)]
 
-    def meet(self):
-        pass
-
 
 def test_a_sample_takes_as_long_as_on_the_slowest_rank():
     runner = SimpleNamespace(sample=lambda runs: {"forward": 1.0, "backward": 4.0})
@@ -171,9 +168,8 @@ def test_a_rank_that_waits_in_vain_gives_up():
     torch.distributed.all_reduce = torch.distributed.barrier = closed
     torch.distributed.ReduceOp = SimpleNamespace(MAX=None)
     ranks = Ranks(torch, 0, 2)
-    for wait in (ranks.meet, lambda: ranks.agree(1.0)):
-        with pytest.raises(LostRankError, match="closed by peer"):
-            wait()
+    with pytest.raises(LostRankError, match="closed by peer"):
+        ranks.agree(1.0)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from projector.measure.smi import (
     open_library,
     pci_address,
 )
-from projector.measure.vendor import Sample, Sampler, locked_clock
+from projector.measure.vendor import Load, Sampler, locked_clock
 
 
 def test_nvml_reads_its_units() -> None:
@@ -208,7 +208,7 @@ def test_sampler_reads_beside_the_load_and_lets_go() -> None:
 def sampled(*samples: tuple[float, float | None]) -> Sampler:
     sampler = Sampler(None, period_s=0.01)
     for at_s, clock_mhz in samples:
-        sampler._samples.append(Sample(at_s, clock_mhz, 500.0, 60.0, ("power cap",)))
+        sampler._samples.append((at_s, Load(clock_mhz, 500.0, 60.0, ("power cap",))))
     return sampler
 
 

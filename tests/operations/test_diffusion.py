@@ -16,7 +16,7 @@ from projector.operations.emit import emit_operations
 from projector.operations.table import ATTENTION, FORWARD
 from projector.projection.api import emit_job, project_jobs, project_performance
 from projector.serving.deployment import Deployment
-from projector.validate.traces.compare import compare_run
+from projector.validate.traces.compare import Compared
 
 HIDDEN, FFN, HEADS, TEXT = 1024, 4096, 8, 256
 
@@ -207,7 +207,7 @@ def test_what_is_not_known_of_one_says_so():
     with pytest.raises(UnsupportedError, match=said):
         benchmark_record(job)
     with pytest.raises(UnsupportedError, match=said):
-        compare_run(None, job)
+        Compared(None, job)
 
 
 def test_the_mlp_of_a_single_stream_is_not_made_again_by_itself():

@@ -38,7 +38,7 @@ def tables(draw):
 
 
 def run(rows):
-    table = TableBuilder(num_workloads=2)
+    table = TableBuilder()
     for row in rows:
         collective = {} if row["compute"] else {
             "exposed_share": row["exposed"], "partner_share": row["partner"],

@@ -67,6 +67,18 @@ def test_rules(name, pp, vpp, microbatches, key, match):
     assert error.value.allowed is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "pp", "vpp", "group"),
+    [("interleaved", 3, 2, None), ("interleaved", 12, 5, 13), ("auto", 48, 3, None),
+     ("1f1b", 1024, 1, None), ("dualpipe", 6, 1, None)],
+)  # fmt: skip
+def test_a_number_of_microbatches_that_is_offered_runs(name, pp, vpp, group):
+    with pytest.raises(ScheduleError, match="is too large") as error:
+        registry.check(name, pp, vpp, 10**9, group)
+    offered = error.value.allowed
+    assert registry.check(name, pp, vpp, offered, group).microbatches == offered
+
+
 def applicable(pp: int, vpp: int, microbatches: int) -> list[str]:
     """Return the names of the schedules that can run."""
     names = []

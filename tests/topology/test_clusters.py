@@ -5,7 +5,7 @@ import pytest
 
 from projector.errors import ConfigError
 from projector.topology import cluster as clusters
-from projector.topology.build import as_graph
+from projector.topology.build import as_graph, net_of
 from projector.topology.cluster import build_cluster, find_reaches, load_node
 from projector.topology.routes import find_routes
 
@@ -36,7 +36,7 @@ def flow_between(cluster, sources, targets):
 def test_a_host_in_three_tiers():
     cluster = three_tiers(16)
     assert (cluster.pods, cluster.zones, cluster.folded) == (4, 2, False)
-    routes = find_routes(cluster.net(), "host0")
+    routes = find_routes(net_of(cluster.vertices, cluster.links), "host0")
     near, pod, zone = routes["host3"], routes["host4"], routes["host8"]
     assert near.path == ("host0", "leaf_0_rail0", "host3")
     assert pod.path == ("host0", "leaf_0_rail0", "spine_0", "leaf_1_rail0", "host4")
@@ -52,7 +52,7 @@ def test_reaches_are_those_of_the_graph():
     hosts = [f"host{i}" for i in range(16)]
     pod, zone, everything = hosts[:4], hosts[:8], hosts
     near, other_pods, other_zones = find_reaches(cluster)
-    routes = find_routes(cluster.net(), "host0")
+    routes = find_routes(net_of(cluster.vertices, cluster.links), "host0")
     for reach, to in ((near, "host1"), (other_pods, "host5"), (other_zones, "host15")):
         assert reach.latency_us == routes[to].latency_us
         assert reach.switches == len(routes[to].path) - 2
@@ -73,7 +73,9 @@ def test_a_folded_cluster_says_the_same(monkeypatch, rails):
     assert len(folded.vertices) < len(explicit.vertices)
     assert find_reaches(folded) == find_reaches(explicit)
     stands_for = {"pod0": "host1", "other_pods": "host4", "other_zones": "host8"}
-    one, all_of = find_routes(folded.net(), "host0"), find_routes(explicit.net(), "host0")
+    one, all_of = (
+        find_routes(net_of(each.vertices, each.links), "host0") for each in (folded, explicit)
+    )
     for group, host in stands_for.items():
         assert one[group].latency_us == all_of[host].latency_us
         assert one[group].gb_per_s == all_of[host].gb_per_s

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from projector.errors import ConfigError
@@ -50,6 +52,20 @@ def test_a_monstrous_field_is_an_error_of_the_row(tmp_path):
 def test_a_file_that_is_no_such_table(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         Table(written(tmp_path, text), ["a", "c"], "demo")
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path):
+    text = '\ufeffa,b\n1,"two\nlines"\n3,4\n'
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, text.encode())
+        os.close(writer)
+        piped = Table(f"/dev/fd/{reader}", ["a"], "demo")
+        lines = list(piped)
+    finally:
+        os.close(reader)
+    assert lines == list(Table(written(tmp_path, text), ["a"], "demo"))
+    assert list(piped) == lines
 
 
 def test_a_file_that_is_not_there(tmp_path):

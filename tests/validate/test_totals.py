@@ -1,5 +1,5 @@
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_totals_by_hand():
 
 def test_nothing_projected_has_no_errors():
     found = totals([result(None), LEFT_OUT])
-    assert found.to_dict() == {
+    assert asdict(found) == {
         "total_rows": 2,
         "rows": 1,
         "projected": 0,
@@ -85,7 +85,7 @@ def test_summary_gives_doubt_families_and_groups():
     assert found["dense"]["projected"] == 2
     assert list(found["groups"]["device"]) == ["h100", "b200"]
     assert found["groups"]["device"]["b200"]["projected"] == 1
-    assert found["groups"]["mark"] == {"row": totals(rows[:3]).to_dict()}
+    assert found["groups"]["mark"] == {"row": asdict(totals(rows[:3]))}
     assert found["not_eligible"] == {"not a measurement": 1}
     assert found["failures"] == {"broken": 1}
     assert math.isfinite(found["geomean_ratio"])

@@ -48,23 +48,13 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
-    """Errors of the time over some rows, as fractions."""
-
-    median_ape: float
-    p90_ape: float
-    mean_ape: float
-    geomean_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
-    """Some rows with the constants as they were and as they were fitted."""
+    """Errors of some rows (`errors_of`) with the constants as they were and as they were fitted."""
 
     rows: int
     groups: int
-    before: Errors
-    after: Errors
+    before: Mapping[str, float]
+    after: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +108,7 @@ class Calibration:
         if self.cross_validation is None:
             warnings.append("all rows are of one group, so nothing could be held out")
         judged = self.holdout or self.cross_validation
-        if judged is not None and judged.after.median_ape >= judged.before.median_ape:
+        if judged is not None and judged.after["median_ape"] >= judged.before["median_ape"]:
             warnings.append("rows that were held out do not improve: the fit does not carry over")
         return warnings
 
@@ -271,9 +261,9 @@ def profile_text(calibration: Calibration) -> str:
         if errors is not None:
             before, after = errors.before, errors.after
             lines.append(
-                f"Error of {errors.rows} rows, {name}: median {before.median_ape:.1%} -> "
-                f"{after.median_ape:.1%}, 90th percentile {before.p90_ape:.1%} -> "
-                f"{after.p90_ape:.1%}."
+                f"Error of {errors.rows} rows, {name}: median {before['median_ape']:.1%} -> "
+                f"{after['median_ape']:.1%}, 90th percentile {before['p90_ape']:.1%} -> "
+                f"{after['p90_ape']:.1%}."
             )
     return _profile_text(calibration.base, data, lines)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats
 from projector.calibrate.fit import Field, Fit, changed, field_of, fit
-from projector.calibrate.profile import Base, Calibration, Change, Errors, Fitted, load_base
+from projector.calibrate.profile import Base, Calibration, Change, Fitted, load_base
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.errors import ConfigError, ProjectorError
@@ -328,7 +328,5 @@ class _Calibrator:
         groups = Counter(
             group for group, chosen in zip(self._rows.groups, which, strict=True) if chosen
         )
-        before, after = (
-            Errors(**errors_of(time_s[which] / measured_s)) for time_s in (self._before_s, after_s)
-        )
-        return Change(int(which.sum()), len(groups), before, after)
+        both = (errors_of(time_s[which] / measured_s) for time_s in (self._before_s, after_s))
+        return Change(int(which.sum()), len(groups), *both)

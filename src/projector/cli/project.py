@@ -213,23 +213,15 @@ def _first_order(view: View, request: job.JobRequest, printer: output.Printer) -
     from projector.first_order.results import project_performance
 
     (step,) = project_performance([request.load_first_order()])
-    if printer.as_json:
-        shown = {
-            "memory": step.memory.to_dict,
-            "performance": step.to_dict,
-            "both": step.both_to_dict,
-        }
-        output.print_json(shown[view]())
-    else:
-        from projector.report.terminal import first_order as report
+    from projector.report.terminal import first_order as report
 
-        if view == "memory":
-            output.print_report(report.memory_report(step.memory))
-        else:
-            output.print_report(
-                (report.both_report if view == "both" else report.performance_report)(step)
-            )
-        printer.warn(step.memory.warnings)
+    found: dict[View, Any] = {
+        "memory": (step.memory.to_dict, lambda _: report.memory_report(step.memory)),
+        "performance": (step.to_dict, lambda _: report.performance_report(step)),
+        "both": (step.both_to_dict, lambda _: report.both_report(step)),
+    }
+    told, shown = found[view]
+    printer.show(told(), shown, step.memory.warnings)
     return output.SUCCESS if step.memory.fits else output.DOES_NOT_FIT
 
 

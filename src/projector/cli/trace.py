@@ -349,13 +349,13 @@ def _is_file(text: str) -> bool:
 def _with_job(
     config: str, tables: str | None, request: TraceRequest, printer: output.Printer
 ) -> "TraceComparison":
-    from projector.validate.traces.compare import compare_run
+    from projector.validate.traces.compare import Compared
     from projector.validate.traces.tables import tables_of_run, write_run
 
     job, paths = job_and_paths(config, request.paths)
     analysis = replace(request, paths=paths).load(printer)
     output.interpret_at_first(quiet=printer.quiet)
-    comparison = compare_run(analysis, job)
+    comparison = Compared(analysis, job).result()
     if tables is not None:
         found = tables_of_run(analysis, job.cluster.device.name)
         printer.wrote(*write_run(found, tables, config, comparison.step["total"].measured_s))

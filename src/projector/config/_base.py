@@ -328,6 +328,12 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
+def put(data: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted name, within the mappings that it names before."""
+    *path, last = dotted.split(".")
+    reduce(lambda node, part: node.setdefault(part, {}), path, data)[last] = value
+
+
 def nested(path: Sequence[str], leaf: Any) -> dict[str, Any]:
     """Return a mapping of mappings that has one value, ``leaf``, at a path."""
     return reduce(lambda inner, name: {name: inner}, reversed(path), leaf)

@@ -2,12 +2,11 @@
 
 import datetime as dt
 import difflib
-from functools import cache
 
 from pydantic import Field
 
 from projector.config._base import Config, NotNegative
-from projector.config.resources import hardware_table
+from projector.config.resources import shipped_table
 from projector.errors import ConfigError
 
 OTHER_FAMILY = "other"
@@ -79,16 +78,10 @@ class SurroundingPower(Config):
     sources: dict[str, str]
 
 
-@cache
-def load_prices() -> Prices:
-    """Return ``hardware/prices.yaml``, read once."""
-    return Prices.parse(hardware_table("prices.yaml"), path="prices.yaml")
+load_prices = shipped_table(Prices, "prices.yaml")
 
 
-@cache
-def load_surrounding_power() -> SurroundingPower:
-    """Return ``hardware/power.yaml``, read once."""
-    return SurroundingPower.parse(hardware_table("power.yaml"), path="power.yaml")
+load_surrounding_power = shipped_table(SurroundingPower, "power.yaml")
 
 
 def of_family(table: dict[str, Number], architecture: str) -> Number:

@@ -78,10 +78,9 @@ def _is_name(kind: str, name: str) -> bool:
     return not is_path or _parts(name) in _with_owner(kind)
 
 
-def shipped_table(kind: type[Table], name: str) -> Table:
-    """Return a file of ``hardware/`` that is a table of names, patterns or equations."""
-    path = data_dir("hardware") / name
-    return kind.parse(read_yaml(path), path=path.name)
+def shipped_table(kind: type[Table], name: str) -> Callable[[], Table]:
+    """Return what reads a table of ``hardware/``, of names, patterns or prices, once."""
+    return cache(lambda: kind.parse(read_yaml(data_dir("hardware") / name), path=name))
 
 
 Read = TypeVar("Read", bound=Callable[..., Any])

@@ -53,10 +53,7 @@ class GpusAtHand(NamedTuple):
     """File of the shipped device, if it is one."""
 
 
-@cache
-def load_runtime_names() -> RuntimeNames:
-    """Return the shipped table of names."""
-    return resources.shipped_table(RuntimeNames, "runtime_names.yaml")
+load_runtime_names = resources.shipped_table(RuntimeNames, "runtime_names.yaml")
 
 
 @cache

@@ -346,10 +346,6 @@ class Ranks:
         if worst > 0.0:
             raise _elsewhere(worst)
 
-    def meet(self) -> None:
-        """Wait until every rank is here."""
-        self.agree(0.0)
-
     def block(self, size: int) -> Any:
         """Return the process group of this rank's block of so many, None for a rank left over."""
         if size not in self.blocks:
@@ -465,7 +461,7 @@ class InStep:
     def sample(self, runs: int) -> Seconds:
         """Return mean seconds of each part on its slowest rank; fails on every rank if on one."""
         ranks = self.ranks
-        ranks.meet()
+        ranks.agree(0.0)  # Every rank is here.
         try:
             seconds = self.runner.sample(runs)
         except Exception as error:

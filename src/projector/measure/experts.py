@@ -107,11 +107,6 @@ class Routing:
         return pair, pair // self.topk
 
 
-def permute(x: Tensor, token: Tensor) -> Tensor:
-    """Gather the tokens of each expert: from [s, hidden] to [rows, hidden]."""
-    return x.index_select(0, token)
-
-
 def unpermute(out: Tensor, weights: Tensor, pair: Tensor, token: Tensor, tokens: int) -> Tensor:
     """Sum what experts return, times its weight: from [rows, hidden] to [s, hidden]."""
     weighted = out * weights.flatten().index_select(0, pair).to(out.dtype)[:, None]
@@ -188,7 +183,7 @@ class Experts:
         """Route, compute, and add the shared experts."""
         weights = self.routing.scores(self.router(x))
         pair, token = self.routing.order()
-        out = self.exchange_back(self.compute(self.exchange(permute(x, token))))
+        out = self.exchange_back(self.compute(self.exchange(x.index_select(0, token))))
         out = unpermute(out, weights, pair, token, x.shape[0])
         if self.shared is None:
             return out

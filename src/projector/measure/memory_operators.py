@@ -11,7 +11,7 @@ from typing import Any
 
 from projector.measure import parts
 from projector.measure.blocks import Columns, ceil_div
-from projector.measure.experts import CLAMP, Routing, permute, sort_chunks, unpermute
+from projector.measure.experts import CLAMP, Routing, sort_chunks, unpermute
 from projector.measure.layers import IN_PLACE, assemble
 from projector.measure.narrow import RECIPES, format_of
 from projector.measure.parts import Kit, Tensor, UnsupportedError
@@ -236,7 +236,7 @@ def _permute(at: Context) -> MemoryOperator:
     return MemoryOperator(
         "sort, index_select",
         lambda: (at.leaf(c.outer_tokens, c.hidden),),
-        lambda x: permute(x, routing.order()[1]),
+        lambda x: x.index_select(0, routing.order()[1]),
     )
 
 

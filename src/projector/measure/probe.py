@@ -51,8 +51,6 @@ UNKNOWN = {"bf16": TERA, "fp32": TERA}
 UNKNOWN_COPIES = [(1, 0.01 * TERA)]
 """Bytes of a copy and their rate, likewise."""
 
-Backend = Literal["cpu", "gpu"]
-
 
 class ProbeSettings(Config):
     """How devices of one backend are probed: an entry of ``hardware/probe.yaml``."""
@@ -101,14 +99,11 @@ class Probe:
 
 
 @cache
-def _settings(backend: Backend) -> ProbeSettings:
-    data = read_yaml(resources.data_dir("hardware") / FILE)[backend]
-    return ProbeSettings.parse(data, path=f"{FILE}: {backend}")
-
-
 def settings_of(backend: str) -> ProbeSettings:
     """Return how devices of a backend of torch are probed: ``cpu``, ``cuda`` or ``rocm``."""
-    return _settings("cpu" if backend == "cpu" else "gpu")
+    entry = "cpu" if backend == "cpu" else "gpu"
+    data = read_yaml(resources.data_dir("hardware") / FILE)[entry]
+    return ProbeSettings.parse(data, path=f"{FILE}: {entry}")
 
 
 def processor(root: Path = Path("/")) -> Processor:
@@ -236,19 +231,15 @@ def _cpu_data(
     environment: tasks.Environment, settings: ProbeSettings, host: Processor
 ) -> dict[str, Any]:
     """Return everything of a CPU but its rates; a rate of 1 stands for those until then."""
-    start = settings.start
-    assumed = "assumed"
-    clock = (
-        number(host.clock_mhz, TOLD, "rates are per clock of it; it decides nothing by itself")
-        if host.clock_mhz
-        else number(2000.0, assumed, "rates are per clock of it; it decides nothing by itself")
-    )
-    core = host.core_cache_kib
+    assumed, core = "assumed", host.core_cache_kib
+    source = TOLD if host.clock_mhz else assumed
+    note = "rates are per clock of it; it decides nothing by itself"
+    clock = number(host.clock_mhz or 2000.0, source, note)
     shared = host.shared_cache_mib or (core / 1024 if core else None)
     threads = environment.threads or 1
     of_types = {kind: {**clock, "note": "as peak_clock_mhz"} for kind in settings.gemms}
     return merge(
-        start,
+        settings.start,
         {
             "name": environment.device,
             "compute_units": {"value": threads, "source": MEASURED, "note": "threads of torch"},

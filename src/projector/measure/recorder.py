@@ -12,7 +12,7 @@ import runpy
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,37 +41,23 @@ def write_counter_commands(folder: Path, command: Sequence[str], vendor: str) ->
     The vendor is ``AMD`` or ``NVIDIA``. Returns the script.
     """
     sets = load_metrics().collect[vendor]
-    script = folder / SCRIPT
+    script, listed = folder / SCRIPT, folder / _LIST
     if vendor == "AMD":
         # Each line of the list is a run of the whole program.
         lines = [f"pmc: {' '.join(each)}\n" for each in sets]
-        (folder / _LIST).write_text("".join(lines), encoding="utf-8")
-    line = f"{_CALLS[vendor](folder, sets)}{shlex.join(command)}\n"
+        listed.write_text("".join(lines), encoding="utf-8")
+        files = f"-i {shlex.quote(str(listed))} -d {shlex.quote(str(folder / 'counters'))}"
+        call = f"rocprofv3 {files} --output-format csv --"
+    else:
+        # It replays each kernel until all metrics are there.
+        metrics = ",".join(name for each in sets for name in each)
+        out = shlex.quote(str(folder / "counters.csv"))
+        call = f"ncu --csv --page raw --target-processes all --metrics {metrics} --log-file {out}"
+    line = f"{call} {shlex.join(command)}\n"
     about = hardware_table("report_words.yaml")["counter_script"]
     script.write_text(about + line, encoding="utf-8")
     script.chmod(0o755)
     return script
-
-
-def _amd(folder: Path, sets: Sequence[Sequence[str]]) -> str:
-    """Return the call of rocprofv3, which runs the program once for each line of its list."""
-    del sets
-    out = shlex.quote(str(folder / "counters"))
-    listed = shlex.quote(str(folder / _LIST))
-    return f"rocprofv3 -i {listed} -d {out} --output-format csv -- "
-
-
-def _nvidia(folder: Path, sets: Sequence[Sequence[str]]) -> str:
-    """Return the call of ncu; it replays each kernel until all metrics are there."""
-    metrics = ",".join(name for each in sets for name in each)
-    out = shlex.quote(str(folder / "counters.csv"))
-    return f"ncu --csv --page raw --target-processes all --metrics {metrics} --log-file {out} "
-
-
-_CALLS: Mapping[str, Callable[[Path, Sequence[Sequence[str]]], str]] = {
-    "AMD": _amd,
-    "NVIDIA": _nvidia,
-}
 
 
 WARMUP, ACTIVE = 10, 10

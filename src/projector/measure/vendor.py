@@ -13,18 +13,8 @@ from projector.errors import MeasurementError
 from projector.measure.smi import Library, open_library
 
 
-class Sample(NamedTuple):
-    """What a library read at one moment."""
-
-    at_s: float
-    clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    reasons: tuple[str, ...]
-
-
 class Load(NamedTuple):
-    """How a device was over some spans: medians, and all that held its clock down."""
+    """How a device is, or was over some spans: medians, and all that held its clock down."""
 
     clock_mhz: float | None
     power_w: float | None
@@ -71,7 +61,7 @@ class Sampler(ReadingThread):
         super().__init__(period_s)
         self._device = device_index, pci
         self._library = library
-        self._samples: list[Sample] = []
+        self._samples: list[tuple[float, Load]] = []
 
     def __enter__(self) -> Self:
         index, pci = self._device
@@ -94,11 +84,11 @@ class Sampler(ReadingThread):
         """
         reach_s = 2.0 * self.period_s
         samples = list(self._samples)
-        within: list[Sample] = []
+        within: list[Load] = []
         for start_s, end_s in spans:
-            inside = [each for each in samples if start_s <= each.at_s <= end_s]
+            inside = [each for at_s, each in samples if start_s <= at_s <= end_s]
             within += inside or [
-                each for each in samples if start_s - reach_s <= each.at_s <= end_s + reach_s
+                each for at_s, each in samples if start_s - reach_s <= at_s <= end_s + reach_s
             ]
         names = ("clock_mhz", "power_w", "temperature_c")
         medians = {name: _median([getattr(each, name) for each in within]) for name in names}
@@ -108,12 +98,9 @@ class Sampler(ReadingThread):
     def _read(self) -> None:
         library = self._library
         while library is not None:
-            self._samples.append(
-                Sample(
-                    time.perf_counter(), library.read("clock_mhz"), library.read("power_w"),
-                    library.read("temperature_c"), library.reasons(),
-                )
-            )  # fmt: skip
+            at_s, read = time.perf_counter(), library.read
+            numbers = read("clock_mhz"), read("power_w"), read("temperature_c")
+            self._samples.append((at_s, Load(*numbers, library.reasons())))
             if self.stop.wait(self.period_s):
                 return
 

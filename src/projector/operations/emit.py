@@ -53,7 +53,7 @@ def _emit_parts(
 def emit_operations(rows: Records) -> OperationTable:
     """Return the operation table of WORKLOAD[workloads]."""
     shapes = Shapes(rows)
-    table = TableBuilder(len(rows))
+    table = TableBuilder()
     kind = shapes.kind
     layers = np.flatnonzero(is_layer(kind))
     denoises = shapes.latent_size > 0
@@ -106,7 +106,7 @@ def emit_inference(
 
     The ``base`` depends on the tokens of a step alone, the ``core`` on what is cached.
     """
-    builder = TableBuilder(len(shapes), forward_only=True)
+    builder = TableBuilder(forward_only=True)
     if base:
         _emit_base(builder, shapes, steps)
     if core:

@@ -169,7 +169,7 @@ class _Shapes:
         """WORKLOAD[shapes]."""
         self.counts: dict[str, Array] = {}
         """Columns of `WorkloadCosts` that no time enters, one row a shape."""
-        self._table = TableBuilder(0).build()
+        self._table = TableBuilder().build()
         nothing = np.zeros(0, np.int64)
         self._slots = cost.TimeSlots(nothing, nothing, nothing == 1)
 

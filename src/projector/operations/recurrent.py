@@ -56,7 +56,6 @@ class Core(NamedTuple):
 
 
 def _widths(shapes: Shapes) -> Widths:
-    """Return the widths on one rank."""
     s = shapes
     heads, groups = s.state_heads // s.tp, ceil_div(s.state_groups, s.tp)
     return Widths.of(s.hidden, heads, groups, s.state_width, s.state_size, s.state_rank)

@@ -164,7 +164,6 @@ COLUMNS: dict[str, tuple[type[np.generic], float]] = {
 class TableBuilder:
     """Collects blocks of rows; a block is one operation over all workloads that have it."""
 
-    num_workloads: int
     forward_only: bool = False
     """Whether rows of other phases are left out, as inference has none."""
     repeats: Array | None = None

@@ -14,7 +14,8 @@ from projector.projection.performance import PerformanceProjection
 from projector.projection.timeline import columns
 from projector.projection.timeline.build import Detail, build_timeline
 from projector.report.exports import head_of
-from projector.report.step_trace import Head, Work, group_of, load_timeline_names, works_of
+from projector.report.step_names import load_timeline_names
+from projector.report.step_trace import Head, Work, group_of, works_of
 
 MOST_NODES: Final = 4_000_000
 """Of all files together, some 400 MB."""

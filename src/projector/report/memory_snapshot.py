@@ -169,17 +169,14 @@ def place(rows: Sequence[Allocation]) -> tuple[list[int], int]:
 
 def _changes(rows: Sequence[Allocation]) -> list[tuple[int, bool]]:
     """Return which allocations start or end, by time, ends first."""
-    starts = np.array([row.start_ps for row in rows], np.int64)
-    ending = [i for i, row in enumerate(rows) if row.end_ps is not None]
-    ends = np.array([rows[i].end_ps for i in ending], np.int64)
-    which = np.concatenate([np.arange(len(rows)), np.array(ending, np.int64)])
-    time = np.concatenate([starts, ends])
     # Something that ends when it starts still starts first.
-    empty = np.zeros(len(time), bool)
-    empty[len(rows) :] = ends == starts[which[len(rows) :]]
-    rank = np.concatenate([np.ones(len(rows), np.int64), np.zeros(len(ends), np.int64)])
-    rank[empty] = 2
-    return [(int(which[i]), bool(i < len(rows))) for i in np.lexsort([rank, time])]
+    found = [(row.start_ps, 1, i) for i, row in enumerate(rows)]
+    found += [
+        (row.end_ps, 2 if row.end_ps == row.start_ps else 0, i)
+        for i, row in enumerate(rows)
+        if row.end_ps is not None
+    ]
+    return [(i, turn == 1) for _, turn, i in sorted(found)]
 
 
 def _lowest_gap(live: list[tuple[int, int]], size: int) -> int:

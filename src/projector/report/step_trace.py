@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Array, Ints, bits
-from projector.config import resources
-from projector.config._base import Config
 from projector.kernels.grouping import group_rows
-from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import Timeline
+from projector.report.step_names import load_timeline_names, operators_of
 from projector.units import MEGA, to_gib
 
 _PS_PER_US = 10**6
@@ -606,7 +604,6 @@ def us(time_ps: int) -> str:
 
 
 def _us(time_ps: Ints) -> list[str]:
-    """Return times of 0 or more in microseconds."""
     whole, rest = np.divmod(time_ps, _PS_PER_US)
     return [*map("%d.%06d2".__mod__, zip(whole.tolist(), rest.tolist(), strict=True))]
 
@@ -661,73 +658,3 @@ def about(what: str, process: int, thread: int, key: str, value: str | int) -> s
         f'{{"ph": "M", "name": "{what}", "pid": {process}, "tid": {thread}, '
         f'"args": {{"{key}": {json.dumps(value, ensure_ascii=False)}}}}}'
     )
-
-
-class CollectiveNames(Config):
-    """How tools of real traces know one collective."""
-
-    kernel: str
-    collective: str
-    buffer: Literal["in", "out", "both"]
-    """Which message is the buffer; the other one is smaller by the size of the group."""
-    chakra: int
-    """``CollectiveCommType`` of Chakra."""
-    source: str
-
-    def messages(self, num_bytes: float, ranks: int) -> tuple[int, int]:
-        """Return the elements of one byte that go in and come out on each rank."""
-        whole, part = round(num_bytes), round(num_bytes / max(1, ranks))
-        return (part if self.buffer == "out" else whole, part if self.buffer == "in" else whole)
-
-
-class TimelineNames(Config):
-    """Names under which a step is written: ``hardware/timeline_names.yaml``."""
-
-    groups: dict[str, str]
-
-    collectives: dict[str, CollectiveNames]
-    labels: dict[str, str]
-    otherwise: str
-    compute: dict[str, str]
-    operators: dict[str, str]
-    launches: dict[str, str]
-    sources: dict[str, str]
-
-    def collective(self, label: str) -> CollectiveNames:
-        """Return the collective that a label of a projection ends with."""
-        last = label.rpartition(".")[2]
-        return self.collectives.get(self.labels.get(last, last), self.collectives[self.otherwise])
-
-
-@cache
-def load_timeline_names() -> TimelineNames:
-    """Return the shipped table of names."""
-    return resources.shipped_table(TimelineNames, "timeline_names.yaml")
-
-
-def operators_of(table: OperationTable) -> list[tuple[str, str] | None]:
-    """Return name and extents (as JSON) of the operator around each row of an operation table."""
-    names = load_timeline_names().operators
-    rows = zip(
-        *(getattr(table, name).tolist() for name in ("kind", "phase", *_EXTENTS)), strict=True
-    )
-    found: list[tuple[str, str] | None] = []
-    for kind, phase, m, n, k, batch, heads, key_heads, d_v in rows:
-        if kind == GEMM:
-            several = [batch] if batch > 1 else []
-            dims = [[*several, m, k], [*several, k, n]]
-            found.append((names["gemms" if several else "gemm"], json.dumps(dims)))
-        elif kind == ATTENTION:
-            query, key = [batch, m, heads, k], [batch, n, key_heads, k]
-            back = phase != FORWARD
-            # The gradient of the output comes first in the backward.
-            gradient = [[batch, m, heads, d_v]] if back else []
-            name = names["attention_backward" if back else "attention"]
-            value = [batch, n, key_heads, d_v]
-            found.append((name, json.dumps([*gradient, query, key, value])))
-        else:
-            found.append(None)
-    return found
-
-
-_EXTENTS = ("m", "n", "k", "batch", "heads", "key_heads", "d_v")

@@ -16,7 +16,7 @@ played from failure to failure: that gives the spread, and checks the closed for
 
 import math
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import NormalDist
 
 import numpy as np
@@ -427,8 +427,7 @@ def simulate_segments(
     return Simulated(total_s, failures)
 
 
-def _floats(column: Floats) -> Floats:
-    return np.ascontiguousarray(column, np.float64)
+_floats = partial(np.ascontiguousarray, dtype=np.float64)
 
 
 def simulate_runs(

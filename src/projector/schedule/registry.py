@@ -236,7 +236,17 @@ def check(
     name: str, pp: int, vpp: int, microbatches: int, group_size: int | None = None
 ) -> Setting:
     """Return what runs where a schedule is asked for, or raise an error that says why it cannot."""
-    check_sizes(pp, vpp, microbatches)
+
+    def offered(most: int) -> Any:
+        entry = resolve(name, vpp)
+        groups = (group_size,) if entry.grouped and _is_count(group_size) else ()
+        most = most_runnable(Setting(entry.name, pp, vpp, most, *groups), most) or most
+        try:
+            return check(name, pp, vpp, most, group_size).microbatches
+        except ScheduleError as error:
+            return error.allowed if error.key == "microbatches" else most
+
+    check_sizes(pp, vpp, microbatches, offered)
     if group_size is not None and not _is_count(group_size):
         msg = f"group_size must be an integer >= 1, not {group_size!r}"
         raise ScheduleError(msg, key="group_size", value=group_size, allowed="an integer >= 1")
@@ -279,8 +289,13 @@ def most_runnable(setting: Setting, most: int) -> int:
     return 0
 
 
-def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
-    """Raise where no schedule could run with such numbers."""
+def check_sizes(
+    pp: int, vpp: int, microbatches: int, offered: Callable[[int], Any] = operator.index
+) -> None:
+    """Raise where no schedule could run with such numbers.
+
+    ``offered`` returns the microbatches to try instead, from the most that there may be.
+    """
     sizes = {"pp": pp, "vpp": vpp, "microbatches": microbatches}
     for key, value in sizes.items():
         if not _is_count(value):
@@ -292,7 +307,8 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
     chunks, most = pp * vpp, MAX_OPERATIONS // 3
     if chunks * microbatches > most:
         msg = f"pp * vpp * microbatches = {chunks * microbatches} is too large; at most {most}"
-        raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=most // chunks)
+        allowed = offered(most // chunks)
+        raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=allowed)
 
 
 def refuse_long(name: str, pp: int, microbatches: int) -> None:

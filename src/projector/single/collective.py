@@ -200,10 +200,6 @@ class CollectiveCase:
         columns = np.array(blocks, np.int64).reshape(-1, len(Blocks._fields)).T
         return place(one_run(each, np.full_like(each, stride)), Blocks(*columns)).take(row)
 
-    def local(self, ranks: Ints) -> Ints:
-        """Return the members of each group that share a scale-up domain."""
-        return self.place(ranks).local
-
     def _least_stride(self) -> int:
         """Return a stride that is alike in every block, so that products stay exact."""
         largest = self.stride * MAX_EXTENT
@@ -307,7 +303,7 @@ class CollectiveCase:
 
     def _refuse(self, algorithm: str, size: float, ranks: int) -> None:
         legal = list(self._all_algorithms(np.array([size]), ranks, None).each_s)
-        local = int(self.local(np.array([ranks]))[0])
+        local = int(self.place(np.array([ranks])).local[0])
         where = "of one scale-up domain" if local == ranks else f"with {local} in a scale-up domain"
         msg = (
             f"algorithm {algorithm!r} cannot serve {self.operation} of {size:g} bytes over {ranks} "
@@ -334,7 +330,7 @@ class CollectiveProjection:
     @property
     def local(self) -> int:
         """Members that share a scale-up domain."""
-        return int(self.case.local(np.array([self.ranks]))[0])
+        return int(self.case.place(np.array([self.ranks])).local[0])
 
     @property
     def row(self) -> int:

@@ -8,11 +8,12 @@ host finds on its way to any other stays the same, and so does every cut between
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from projector.config._base import put
 from projector.config.cluster import ClusterConfig
 from projector.config.load import parse_override
 from projector.config.network import Network
 from projector.errors import ConfigError
-from projector.topology.build import Link, Net, Topology, Vertex, load_topology, net_of
+from projector.topology.build import Link, Topology, Vertex, load_topology
 from projector.topology.node import End
 from projector.units import GB, GBIT
 
@@ -76,10 +77,6 @@ class Cluster(NamedTuple):
         """Rate of all adapters of a host."""
         return self.adapter_gb_per_s * self.network.nics_per_node
 
-    def net(self) -> Net:
-        """Return the plain graph."""
-        return net_of(self.vertices, self.links)
-
 
 def load_node(name: str, assignments: tuple[str, ...] = (), network: str | None = None) -> Topology:
     """Return a node changed by ``device.KEY=VALUE``, ``network.KEY=VALUE`` or a ``network``."""
@@ -93,11 +90,7 @@ def load_node(name: str, assignments: tuple[str, ...] = (), network: str | None 
         if not dot or section not in changes:
             msg = f"{key!r} is neither device.KEY nor network.KEY"
             raise ConfigError(msg, key=key, value=value, allowed=["device.KEY", "network.KEY"])
-        place = changes[section]
-        *inner, last = field.split(".")
-        for each in inner:
-            place = place.setdefault(each, {})
-        place[last] = value
+        put(changes[section], field, value)
     usual = network or plain.node.network or plain.device.network
     cluster = ClusterConfig.parse(
         {

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats
-from projector.errors import ConfigError, shown
+from projector.errors import ConfigError
 from projector.topology import routes as paths
 from projector.topology.build import Topology, load_topology, node_net
 from projector.topology.node import End, Engine, Place, Transfers
-from projector.units import GB, KIB, MIB, MICROSECOND, TB, unwrapped
+from projector.units import GB, KIB, MIB, MICROSECOND, TB
 
 HOST = "host"
 """Host memory next to the device at the other end."""
@@ -167,49 +167,6 @@ def serving_engines(node: NodeLike, source: End, target: End) -> list[str]:
     return [name for name in transfers.engines if place in transfers.resolved(name).between]
 
 
-def transfer_time(
-    node: NodeLike,
-    source: ArrayLike,
-    target: ArrayLike,
-    num_bytes: ArrayLike,
-    *,
-    engine: str,
-    both_directions: bool = False,
-    accesses: int = 1,
-    choice: paths.Choice = "widest",
-) -> float | Floats:
-    """Return the seconds of messages, each alone on its links; the rest is as for `find_way`.
-
-    Ends and bytes are broadcast like numpy; ``accesses`` is how often a kernel reads the data.
-    """
-    topology = topology_of(node)
-    try:
-        sizes = np.asarray(num_bytes, np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"num_bytes must be a number or an array of numbers: {error}"
-        raise ConfigError(msg, key="num_bytes", value=num_bytes, allowed="numbers") from None
-    wrong = sizes[~((sizes >= 0.0) & np.isfinite(sizes))]
-    if wrong.size:
-        msg = f"num_bytes must not be negative, got {wrong.flat[0]:g}"
-        raise ConfigError(msg, key="num_bytes", value=float(wrong.flat[0]), allowed=">= 0")
-    check_accesses(accesses)
-    try:
-        ends = np.broadcast(
-            np.asarray(source, dtype=object), np.asarray(target, dtype=object), sizes
-        )
-    except ValueError as error:
-        msg = f"source, target and num_bytes do not broadcast to one shape: {error}"
-        raise ConfigError(msg, key="num_bytes") from None
-    rows = [(first, last) for first, last, _ in ends]
-    flat = np.broadcast_to(sizes, ends.shape).reshape(-1)
-    seconds = np.empty(len(rows))
-    for pair in dict.fromkeys(rows):
-        way = find_way(topology, *pair, engine, both_directions=both_directions, choice=choice)
-        same = np.array([row == pair for row in rows])
-        seconds[same] = way.seconds(flat[same], accesses=accesses)
-    return float(seconds[0]) if ends.shape == () else seconds.reshape(ends.shape)
-
-
 def shared_rates(
     node: NodeLike, flows: Sequence[tuple[End, End]], *, engine: str, both_directions: bool = False
 ) -> list[float]:
@@ -256,14 +213,6 @@ def _engine(topology: Topology, name: str) -> Engine:
     if numbers.most_of is not None:
         given["most_gb_per_s"] = topology.device.host_link_gb_per_s
     return numbers.model_copy(update=given) if given else numbers
-
-
-def check_accesses(accesses: Any) -> None:
-    """Refuse a number of accesses that is no integer of at least 1."""
-    accesses = unwrapped(accesses)
-    if isinstance(accesses, bool) or not isinstance(accesses, int) or accesses < 1:
-        msg = f"accesses must be an integer of at least 1, got {shown(accesses)}"
-        raise ConfigError(msg, key="accesses", value=accesses, allowed=">= 1")
 
 
 def _start_us(topology: Topology, numbers: Engine) -> float:

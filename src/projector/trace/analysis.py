@@ -11,7 +11,7 @@ import numpy as np
 from projector.arrays import Flags
 from projector.envelope import envelope, told
 from projector.errors import ConfigError
-from projector.frames import html_table, to_pandas
+from projector.frames import Frame, html_table, to_pandas
 from projector.trace.activity import COMPUTE, Activities
 from projector.trace.alignment import align
 from projector.trace.counters import counters_of_details
@@ -45,7 +45,7 @@ TOGETHER = {"operation": ("operation", "phase", "type", "recompute"), "layer": (
 
 
 @dataclass(frozen=True, repr=False)
-class TraceResult:
+class TraceResult(Frame):
     """What was found: `to_dict` is exactly what ``--json`` prints."""
 
     title: str
@@ -67,13 +67,9 @@ class TraceResult:
         """Return plain values, as ``--json`` prints them."""
         return dict(self.found)
 
-    def to_arrow(self) -> "pa.Table":
-        """Return the rows as a table of Arrow."""
-        return row_table(self.rows)
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return the rows as a data frame."""
-        return to_pandas(self.to_arrow())
+    def tables(self) -> "Iterator[pa.Table]":
+        """Yield the rows as one table of Arrow."""
+        yield row_table(self.rows)
 
     def write_parquet(self, path: str | Path) -> None:
         """Write the rows as a file of Parquet."""
@@ -83,11 +79,7 @@ class TraceResult:
         return f"<{self.title}: {len(self.rows)} {self.rows_key}>"
 
     def _repr_html_(self) -> str:
-        plain = [
-            {name: value for name, value in row.items() if not isinstance(value, list | Mapping)}
-            for row in self.rows
-        ]
-        return html_table(self.title, plain)
+        return html_table(self.title, self.rows)
 
 
 @dataclass(frozen=True, repr=False)

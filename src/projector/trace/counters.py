@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device
+from projector.config.resources import shipped_table
 from projector.errors import ConfigError
 from projector.trace import profiler_tables as tables
 from projector.trace import rocprof
@@ -306,10 +306,7 @@ class Derived:
         }  # fmt: skip
 
 
-@cache
-def load_metrics() -> Metrics:
-    """Return the shipped metrics."""
-    return resources.shipped_table(Metrics, "trace_counters.yaml")
+load_metrics = shipped_table(Metrics, "trace_counters.yaml")
 
 
 def derive(

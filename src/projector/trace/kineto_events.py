@@ -15,14 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.config import resources
 from projector.config._base import Config
+from projector.config.resources import shipped_table
 from projector.trace import events as ev
 from projector.trace.events import NS_PS
 from projector.trace.names import Word
@@ -67,10 +66,7 @@ class EventNames(Config):
     sources: dict[str, str]
 
 
-@cache
-def load_event_names() -> EventNames:
-    """Return what the categories of a trace stand for."""
-    return resources.shipped_table(EventNames, "trace_events.yaml")
+load_event_names = shipped_table(EventNames, "trace_events.yaml")
 
 
 class Inexact(Exception):  # noqa: N818  # caught where it is raised for

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 
 from projector.arrays import Flags, Ints
-from projector.config import resources
 from projector.config._base import Config
+from projector.config.resources import shipped_table
 from projector.trace.activity import PHASES, TYPES
 from projector.trace.events import RankTrace
 
@@ -68,10 +68,7 @@ class TraceNames(Config):
     sources: dict[str, str]
 
 
-@cache
-def load_trace_names() -> TraceNames:
-    """Return the shipped table of names."""
-    return resources.shipped_table(TraceNames, "trace_names.yaml")
+load_trace_names = shipped_table(TraceNames, "trace_names.yaml")
 
 
 @cache

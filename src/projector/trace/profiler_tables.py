@@ -19,8 +19,8 @@ from typing import IO, Any
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.config import resources
 from projector.config._base import Config
+from projector.config.resources import shipped_table
 from projector.files import refuse_special
 from projector.trace import events as ev
 from projector.trace.events import NONE, NS_PS, Events, Problem, RankTrace
@@ -77,10 +77,7 @@ class Formats(Config):
     sources: dict[str, str]
 
 
-@cache
-def load_formats() -> Formats:
-    """Return what the columns and records of profilers' files stand for."""
-    return resources.shipped_table(Formats, "trace_formats.yaml")
+load_formats = shipped_table(Formats, "trace_formats.yaml")
 
 
 @cache

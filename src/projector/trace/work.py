@@ -7,15 +7,15 @@ operator was called with. Those of matrix products, attention and convolutions g
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.config import resources
 from projector.config._base import Config
 from projector.config.device_kernels import MatrixType
+from projector.config.resources import shipped_table
 from projector.trace.activity import ATTENTION, GEMM, Activities
 from projector.trace.groups import group
 from projector.trace.names import Cited, Word
@@ -77,10 +77,7 @@ class Operators(Config):
     sources: dict[str, str]
 
 
-@cache
-def load_operators() -> Operators:
-    """Return the shipped table of operators."""
-    return resources.shipped_table(Operators, "trace_operators.yaml")
+load_operators = shipped_table(Operators, "trace_operators.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

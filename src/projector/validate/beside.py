@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from projector.measure.bench.session import Session
 from projector.measure.task import ClockProgram, CopyProgram
 from projector.units import GB, MEGA, MICROSECOND, MILLISECOND, TERA
 from projector.validate.kind import Kind, Row, halved, kind_of
+from projector.validate.totals import errors_of
 
 _UNIT_S = {"gemm": MICROSECOND, "attention": MILLISECOND, "collective": MICROSECOND}
 
@@ -102,17 +103,6 @@ def _clock(device: Device, case: Case) -> Modelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Errors of the modelled times of a list."""
-
-    rows: int
-    median_ape: float
-    p90_ape: float
-    geomean_ratio: float
-    """Of modelled over measured time."""
-
-
-@dataclass(frozen=True, slots=True)
 class Benchmark:
     """A list that was measured, with what the model says of it."""
 
@@ -142,19 +132,14 @@ class Benchmark:
         return dict(Counter(each.status for each in self.measured))
 
     @property
-    def totals(self) -> Totals | None:
-        """Errors over all cases with both times, None where there is none."""
+    def totals(self) -> dict[str, Any] | None:
+        """Cases with both times, and errors of the modelled ones; None where there is none."""
         found = [self.ratio(row) for row in range(len(self.measured))]
         ratio = np.array([value for value in found if value is not None])
         if not ratio.size:
             return None
-        error = np.abs(ratio - 1.0)
-        return Totals(
-            len(ratio),
-            float(np.median(error)),
-            float(np.percentile(error, 90.0)),
-            float(np.exp(np.mean(np.log(ratio)))),
-        )
+        names = ("median_ape", "p90_ape", "geomean_ratio")
+        return {"rows": len(ratio)} | {name: errors_of(ratio)[name] for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, without its envelope."""
@@ -166,7 +151,7 @@ class Benchmark:
             "locked_clock_mhz": self.machine.locked_mhz,
             "environment": self.machine.environment.model_dump(mode="json"),
             **told(self, "asked statuses"),
-            "errors": self.totals and asdict(self.totals),
+            "errors": self.totals,
             "rows": [self._row(row) for row in range(len(self.measured))],
         }
 

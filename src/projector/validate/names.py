@@ -7,7 +7,7 @@ sizes that only a paper resolves; those stand in ``hardware/table_names.yaml``.
 
 import re
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from pydantic import Field
@@ -87,10 +87,7 @@ class TableNames(Config):
     """Text of a mask -> whether it is causal, and the rule that says so."""
 
 
-@cache
-def load_table_names() -> TableNames:
-    """Return the shipped names."""
-    return resources.shipped_table(TableNames, "table_names.yaml")
+load_table_names = resources.shipped_table(TableNames, "table_names.yaml")
 
 
 _NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu", "dgx", "hgx", "blackwellultra")

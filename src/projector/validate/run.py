@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,7 +21,7 @@ from projector.config.device_file import load_device
 from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, ProjectorError
-from projector.files import refuse_special
+from projector.files import MOST_TABLE_BYTES, read_bounded, refuse_special
 from projector.validate import kind as kinds
 from projector.validate.kind import Kind
 from projector.validate.names import device_of, family_of, source_of
@@ -40,7 +41,7 @@ class Line:
 
 
 class Table:
-    """A CSV file with a header, read once and in order: UTF-8, with or without a byte order mark.
+    """A CSV file with a header, or a pipe, read in order: UTF-8, with or without a byte order mark.
 
     ``required`` are the columns that a table of this ``kind`` must have.
     """
@@ -48,6 +49,11 @@ class Table:
     def __init__(self, path: str | Path, required: Sequence[str], kind: str) -> None:
         self.path = Path(path)
         self._kind = kind
+        self._piped: str | None = None
+        if self.path.is_fifo():
+            # It can be read only once.
+            content = read_bounded(path, MOST_TABLE_BYTES, key="file", allowed="a CSV table")
+            self._piped = content.decode("utf-8-sig", "replace")
         with self._open() as stream:
             self.columns = self._header(stream, required)
 
@@ -76,6 +82,8 @@ class Table:
         return Line(number, dict(zip(self.columns, padded, strict=False)), error, fields)
 
     def _open(self) -> TextIO:
+        if self._piped is not None:
+            return StringIO(self._piped, newline="")
         refuse_special(self.path, key="file")
         try:
             return self.path.open(encoding="utf-8-sig", errors="replace", newline="")

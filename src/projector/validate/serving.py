@@ -21,7 +21,6 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.engine import GENERIC, engines
-from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.resources import settings_of
 from projector.errors import ProjectorError
@@ -79,9 +78,7 @@ class Shared:
     replicas: dict[tuple[int, Scheduler, int], Replica] = field(default_factory=dict)
 
 
-@cache
-def _model(name: str) -> ModelConfig:
-    return load_model(name)
+_model = cache(load_model)
 
 
 def _model_name(row: kinds.Row) -> str:

@@ -63,10 +63,6 @@ class Totals:
     """Errors and coverage by their names where neither constants nor bands have seen the source of
     a row."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the keys that ``--json`` prints."""
-        return asdict(self)
-
 
 def errors_of(ratio: Floats) -> dict[str, Any]:
     """Return errors of projected over measured times by name; no mean of ratios that reach 0."""
@@ -200,7 +196,7 @@ def summary(validation: Validation) -> dict[str, Any]:
         **_verdicts(results),
         "groups": {
             name: {
-                value: group_totals.to_dict()
+                value: asdict(group_totals)
                 for value, group_totals in by_group(
                     [*results, *beside] if name == "by" else results, key
                 ).items()
@@ -235,7 +231,7 @@ def _verdict_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 def _all_totals(results: Sequence[Result], validation: Validation) -> dict[str, Any]:
     mean = group_mean_ape(results, has_precision=validation.has_precision)
-    return {**totals(results).to_dict(), "group_mean_ape": mean}
+    return {**asdict(totals(results)), "group_mean_ape": mean}
 
 
 BAND_COLUMNS = ("low_68", "high_68", "low_90", "high_90")

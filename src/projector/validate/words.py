@@ -71,10 +71,7 @@ class TableWords(Config):
 BETWEEN = " | "
 
 
-@cache
-def load_table_words() -> TableWords:
-    """Return the shipped rules."""
-    return shipped_table(TableWords, "table_words.yaml")
+load_table_words = shipped_table(TableWords, "table_words.yaml")
 
 
 @cache

@@ -41,7 +41,7 @@ def job(name, **overrides):
 
 
 def one_row(**columns):
-    table = TableBuilder(1)
+    table = TableBuilder()
     table.add(np.array([0]), "row", **columns)
     return table.build()
 

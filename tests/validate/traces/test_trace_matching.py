@@ -7,7 +7,7 @@ import pytest
 from runs_of_jobs import SMALL_LLAMA, apart, run_of
 
 from projector.config.load import load_job
-from projector.validate.traces.compare import compare_run
+from projector.validate.traces.compare import Compared
 from projector.validate.traces.expected import expect
 from projector.validate.traces.products import label_of
 
@@ -24,7 +24,7 @@ def expected(job):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_run_as_expected_is_matched_whole(job, expected, named):
-    found = compare_run(run_of(expected, named=named), job)
+    found = Compared(run_of(expected, named=named), job).result()
     assert found.only_first == ()
     assert found.only_second == ()
     assert found.matched_first == found.matched_second == 1.0
@@ -33,7 +33,7 @@ def test_a_run_as_expected_is_matched_whole(job, expected, named):
 
 
 def test_products_cut_apart_are_one_layer(job, expected):
-    found = compare_run(run_of(expected, products=partial(apart, job=job)), job)
+    found = Compared(run_of(expected, products=partial(apart, job=job)), job).result()
     assert found.matched_second == 1.0
     for each in found.operations:
         assert each.slowdown == pytest.approx(1.0, rel=2e-3), each
@@ -44,7 +44,7 @@ def test_products_cut_apart_are_one_layer(job, expected):
 def test_a_known_factor_is_found(job, expected):
     slow = {"mlp.fc1": 1.5, "attention.core": 0.5}
     run = run_of(expected, slow=lambda row: slow.get(row.name.label, 1.0), iterations=2)
-    found = compare_run(run, job)
+    found = Compared(run, job).result()
     for each in found.operations:
         wanted = slow.get(each.operation, 1.0)
         assert each.slowdown == pytest.approx(wanted, rel=2e-3)
@@ -53,7 +53,7 @@ def test_a_known_factor_is_found(job, expected):
 
 
 def test_more_microbatches_are_a_count(job, expected):
-    found = compare_run(run_of(expected, microbatches=4), job)
+    found = Compared(run_of(expected, microbatches=4), job).result()
     assert found.matched_second == 1.0
     for each in found.operations:
         if each.kind == "gemm":
@@ -79,7 +79,7 @@ OTHERS = {
 def test_other_layouts(name):
     sections, least = OTHERS[name]
     job = load_job({**SMALL_LLAMA, **sections})
-    found = compare_run(run_of(expect(job)), job)
+    found = Compared(run_of(expect(job)), job).result()
     assert found.matched_second >= least
     measured = sum(each.pair.measured_s for each in found.operations)
     everything = measured + sum(each.time_s for each in found.only_second)
@@ -93,7 +93,7 @@ def test_other_layouts(name):
 def test_the_sum_of_tied_embeddings_is_known():
     tied = {**SMALL_LLAMA["model"], "tied_embeddings": True}
     job = load_job({**SMALL_LLAMA, "model": tied, "parallelism": {"pp": 2}})
-    found = compare_run(run_of(expect(job)), job)
+    found = Compared(run_of(expect(job)), job).result()
     assert found.matched_second == 1.0
     (tied_sum,) = (each for each in found.operations if each.operation == "dp.tied_embeddings")
     assert tied_sum.slowdown == pytest.approx(1.0, rel=5e-3)
@@ -101,7 +101,7 @@ def test_the_sum_of_tied_embeddings_is_known():
 
 def test_longer_sequences_are_a_shape(job, expected):
     longer = load_job({**SMALL_LLAMA, "training": {**SMALL_LLAMA["training"], "seq_length": 1024}})
-    found = compare_run(run_of(expected), longer)
+    found = Compared(run_of(expected), longer).result()
     assert found.tokens == 2.0
     assert any("tokens" in text for text in found.warnings)
     for each in found.operations:

@@ -6,7 +6,7 @@ from runs_of_jobs import TYPES, of_activities
 from projector.config.load import load_job
 from projector.trace import names as tables
 from projector.trace.activity import ATTENTION, BACKWARD, FORWARD, OPTIMIZER, VECTOR
-from projector.validate.traces.compare import compare_run
+from projector.validate.traces.compare import Compared
 from projector.validate.traces.expected import expect
 from projector.validate.traces.products import label_in, label_of
 from synthetic import Kernel, activities
@@ -109,7 +109,7 @@ def test_a_run_with_kernels_of_libraries_is_matched_whole(mixer):
             )
         )  # fmt: skip
         now += length
-    found = compare_run(of_activities(activities(*kernels)), job)
+    found = Compared(of_activities(activities(*kernels)), job).result()
     compared = {f"{mixer}.{part}" for part in own} | {"attention.core"}
     assert compared <= {each.operation for each in found.operations}
     for each in found.operations:

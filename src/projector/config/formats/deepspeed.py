@@ -144,6 +144,8 @@ def degrees(stated: read_job.Stated) -> None:
         stated.put("parallelism.cp_comm_type", "a2a", f"{PREFIX}sequence_parallel_size")
     if split.get("tp", 1) > 1:
         stated.put("parallelism.sequence_parallel", False, f"{PREFIX}tensor_parallel.autotp_size")
+    if split.get("pp", 1) > 1 and split.get("zero_stage", 0) >= 2:
+        stated.warn("pipelines of DeepSpeed take no ZeRO 2 or 3: projected all the same")
 
 
 class Batch:

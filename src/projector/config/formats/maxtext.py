@@ -105,6 +105,13 @@ class _Mesh:
         self.zero_stage = int(stated.on("shard_optimizer_over_data"))
         self.parts = stated.integer("num_pipeline_microbatches", 0, least=0)
         self.length = stated.integer("num_layers_per_pipeline_stage", 1)
+        model, pp = model_of(stated.job), math.prod(s["pipeline"] for s in self.sizes.values())
+        if model is not None and pp > 1 and model.num_layers % (pp * self.length):
+            stated.warn(
+                f"MaxText needs a multiple of {pp * self.length} layers ({pp} stages, "
+                f"num_layers_per_pipeline_stage {self.length}): {model.num_layers} are projected "
+                "on uneven stages"
+            )
 
     def derive(self, data: dict[str, Any]) -> Derived:
         """Return nodes, degrees, schedule and batches."""

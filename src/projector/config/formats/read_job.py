@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
+from projector.config._base import put
 from projector.config.first_order import devices_of_a_node
 from projector.config.formats.values import Converter, flag, integer, number, word, words
 from projector.config.parallelism import ParallelismConfig
@@ -160,11 +161,7 @@ class Stated:
 
     def put(self, target: str, value: Any, *names: str, origin: str = "") -> None:
         """Set a dotted field; without one of ``names`` in the file it has an origin of its own."""
-        node = self.job
-        *path, last = target.split(".")
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
+        put(self.job, target, value)
         held = [name for name in names if name in self.values]
         if not held:
             self.origins[target] = origin or f"{self.tool} default"

@@ -1,6 +1,5 @@
 """What checkpoints and failures add to a run, against the interval between checkpoints."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +75,8 @@ def _many(interruptions: time.Interruptions, count: int, rate: float = 1.0) -> t
         name: np.full(count, getattr(interruptions, name)[0])
         for name in interruptions.__dataclass_fields__
     }
-    many = time.Interruptions(**columns)
-    return replace(many, rate_per_s=rate * many.rate_per_s)
+    columns["rate_per_s"] *= rate
+    return time.Interruptions(**columns)
 
 
 def _added(interruptions: time.Interruptions, work_s: float, intervals_s: Floats) -> Floats:
@@ -97,21 +96,16 @@ def _curves(
     segments = time.expected_s(many, np.full(len(intervals_s), work_s), intervals_s)[1]
     saved = 100.0 * (segments * many.stall_s + many.write_s) / work_s
     minutes = intervals_s / _MINUTE
-    axes.fill_between(
-        minutes, 0.0, restarts, color=fig.PALETTE[4], alpha=0.55, label="restarts", lw=0
-    )
-    axes.fill_between(
-        minutes,
-        restarts,
-        restarts + saved,
-        color=fig.PALETTE[1],
-        alpha=0.55,
-        label="checkpoints",
-        lw=0,
-    )
-    axes.fill_between(
-        minutes, restarts + saved, total, color=fig.PALETTE[3], alpha=0.45, label="lost work", lw=0
-    )
+    bottom = np.zeros(len(minutes))
+    for name, top, colour, alpha in (
+        ("restarts", restarts, 4, 0.55),
+        ("checkpoints", restarts + saved, 1, 0.55),
+        ("lost work", total, 3, 0.45),
+    ):
+        axes.fill_between(
+            minutes, bottom, top, color=fig.PALETTE[colour], alpha=alpha, label=name, lw=0
+        )
+        bottom = top
     axes.plot(minutes, total, color=fig.INK, linewidth=1.6, label="expected")
     spread = np.exp(run_default("rate_log_spread"))
     for factor in (1.0 / spread, spread):

@@ -343,9 +343,7 @@ def write_pareto(result: SweepResult | SearchResult, path: str | Path) -> None:
 
 def read_fronts(result: SweepResult | SearchResult) -> list[tuple[str, Front]]:
     """Return the front of each workload with its name, of the first `MOST_WORKLOADS`."""
-    if isinstance(result, SearchResult):
-        return [("", front_of_search(result))]
-    found = swept.workloads_of(result)
+    found = [("", result)] if isinstance(result, SearchResult) else swept.workloads_of(result)
     return [(name, read_front(each)) for name, each in found[: swept.MOST_WORKLOADS]]
 
 

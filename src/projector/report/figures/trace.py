@@ -143,22 +143,17 @@ def _phase(analysis: TraceAnalysis, row: int) -> str:
     return f"{PHASES[analysis.everything.phase[row]]}{repeated}"
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchBars:
-    """Launch overhead before an operation, the mean over its runs in microseconds."""
+def launch_bars(
+    analysis: TraceAnalysis, most: int = MOST_BARS
+) -> tuple[list[str], list[list[float]]]:
+    """Return the operations that wait longest for their launch (the study's figure 11).
 
-    names: list[str]
-    preparation_us: list[float]
-    call_us: list[float]
-    other_us: list[float]
-    """Bubbles whose launch is not in the trace."""
-
-
-def launch_bars(analysis: TraceAnalysis, most: int = MOST_BARS) -> LaunchBars:
-    """Return the operations that wait longest for their launch (the study's figure 11)."""
+    Beside their names stand preparation, call, and bubbles whose launch is not in the trace, each
+    the mean over the runs of an operation in microseconds.
+    """
     activities = analysis.everything
     runs = instances(activities, where=analysis.sampled)
-    found: list[tuple[float, str, float, float, float]] = []
+    found: list[tuple[float, str, tuple[float, ...]]] = []
     for members in overlaps.operation_members(activities, runs):
         row = int(runs.row[members[0]])
         operation = int(activities.operation[row])
@@ -171,14 +166,10 @@ def launch_bars(analysis: TraceAnalysis, most: int = MOST_BARS) -> LaunchBars:
         label = f"{name} ({_phase(analysis, row)})"
         each = 1.0 / (len(members) * PS_PER_US)
         means = (preparation_ps * each, call_ps * each, other_ps * each)
-        found.append((float(bubble_ps), label, *means))
+        found.append((float(bubble_ps), label, means))
     kept = sorted(found, key=lambda each: -each[0])[:most]
-    return LaunchBars(
-        names=[row[1] for row in kept],
-        preparation_us=[row[2] for row in kept],
-        call_us=[row[3] for row in kept],
-        other_us=[row[4] for row in kept],
-    )
+    names = [name for _, name, _ in kept]
+    return names, [[means[part] for *_, means in kept] for part in range(3)]
 
 
 SPREAD = {
@@ -347,6 +338,11 @@ def _seconds(samples: Samples) -> Floats:
 BREAKDOWN, CDF, OVERLAP, LAUNCH, RANKS = "breakdown", "cdf", "overlap", "launch", "ranks"
 
 COLOURS = dict(zip((*COMPUTING, "launch"), (*fig.PALETTE[:3], "#BBBBBB"), strict=True))
+LAUNCHES = {
+    "preparation: the host was late": fig.PALETTE[1],
+    "call: launched, but not begun": fig.PALETTE[0],
+    "its launch is not in the trace": "#BBBBBB",
+}
 TRAFFIC = {"hidden": fig.PALETTE[4], "exposed": fig.PALETTE[3]}
 SPREAD_COLOURS = (fig.PALETTE[0], fig.PALETTE[3], fig.PALETTE[1], "#DDDDDD")
 
@@ -411,30 +407,24 @@ def _stack(
         left += np.asarray(values)
 
 
-def _panels(analysis: TraceAnalysis, kind: str) -> list[OverlapPanel]:
+def _panels(
+    analysis: TraceAnalysis, kind: str, title: str, note: str
+) -> tuple[fig.Figure, list[tuple[fig.Axes, OverlapPanel]]]:
     panels = overlap_panels(analysis)
     if not panels:
         raise _nothing(kind, "no communication overlaps an operation that computes")
-    return panels
-
-
-def _grid(
-    panels: Sequence[OverlapPanel], title: str, note: str
-) -> tuple[fig.Figure, list[fig.Axes]]:
     columns, lines = min(_COLUMNS, len(panels)), -(-len(panels) // _COLUMNS)
+    title = f"{title}: {title_of(analysis)}"
     figure = fig.new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines, title, note)
-    return figure, fig.panels(figure, len(panels), _COLUMNS)
+    every = fig.panels(figure, len(panels), _COLUMNS)
+    return figure, [*zip(every, panels, strict=True)]
 
 
 def cdf_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw how overlap cumulates over the durations of operations, a curve for each rank."""
-    panels = _panels(analysis, CDF)
-    figure, axes = _grid(
-        panels,
-        f"Overlap over duration: {title_of(analysis)}",
-        "share of all overlap with communication that lies in runs up to a duration",
-    )
-    for each, panel in zip(axes, panels, strict=False):
+    note = "share of all overlap with communication that lies in runs up to a duration"
+    figure, panels = _panels(analysis, CDF, "Overlap over duration", note)
+    for each, panel in panels:
         curves = panel.curves()
         for place, (rank, curve) in enumerate(curves):
             colour = (
@@ -489,13 +479,9 @@ def _mark(axes: fig.Axes, value: float | None, name: str) -> None:
 
 def overlap_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw duration against overlap ratio of the runs of operations."""
-    panels = _panels(analysis, OVERLAP)
-    figure, axes = _grid(
-        panels,
-        f"Duration against overlap: {title_of(analysis)}",
-        "each point is one run of an operation; r is the correlation of both axes",
-    )
-    for each, panel in zip(axes, panels, strict=False):
+    note = "each point is one run of an operation; r is the correlation of both axes"
+    figure, panels = _panels(analysis, OVERLAP, "Duration against overlap", note)
+    for each, panel in panels:
         colour = np.searchsorted(np.unique(panel.rank), panel.rank) % len(fig.PALETTE)
         step = max(1, len(colour) // _MOST_POINTS)
         each.scatter(
@@ -516,34 +502,29 @@ def overlap_figure(analysis: TraceAnalysis) -> fig.Figure:
 
 def launch_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw preparation and call before the operations that wait longest."""
-    bars = launch_bars(analysis)
-    if not any(map(sum, (bars.preparation_us, bars.call_us, bars.other_us))):
+    names, times_us = launch_bars(analysis)
+    if not any(map(sum, times_us)):
         raise _nothing(LAUNCH, "nothing that computes waits")
     figure = fig.new_figure(
         8.6,
-        1.7 + 0.34 * len(bars.names),
+        1.7 + 0.34 * len(names),
         f"Launch overhead: {title_of(analysis)}",
         "mean before one run; the operation with the largest sum over all runs comes first",
     )
-    parts = {
-        "preparation: the host was late": bars.preparation_us,
-        "call: launched, but not begun": bars.call_us,
-        "its launch is not in the trace": bars.other_us,
-    }
-    colours = dict(zip(parts, (fig.PALETTE[1], fig.PALETTE[0], "#BBBBBB"), strict=True))
-    lengths = np.sum([*parts.values()], axis=0)
+    parts = dict(zip(LAUNCHES, times_us, strict=True))
+    lengths = np.sum(times_us, axis=0)
     limits = _zooms(lengths)
     figure.set_size_inches(8.6 + 2.2 * (len(limits) - 1), figure.get_size_inches()[1])
-    places = np.arange(len(bars.names))
+    places = np.arange(len(names))
     panels = np.atleast_1d(figure.subplots(1, len(limits), sharey=True))
     for axes, limit in zip(panels, limits, strict=True):
-        _stack(axes, places, 0.66, parts, colours)
+        _stack(axes, places, 0.66, parts, LAUNCHES)
         axes.set_xlim(0.0, 1.06 * limit)
         for place in places[lengths > limit]:
             axes.text(1.0, place, ">", va="center", transform=axes.get_yaxis_transform())
         axes.set_xlabel("time before one run, µs")
         axes.grid(axis="x", color=fig.FAINT)
-    panels[0].set_yticks(places, [fig.one_line(name, _MOST_NAME) for name in bars.names])
+    panels[0].set_yticks(places, [fig.one_line(name, _MOST_NAME) for name in names])
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, loc="lower right")
     return figure

@@ -111,14 +111,11 @@ def _curves(panel: trace.OverlapPanel) -> dict[str, Any]:
 
 
 def _launch(analysis: TraceAnalysis) -> list[Section]:
-    bars = trace.launch_bars(analysis, most=30)
-    parts = {
-        "preparation": bars.preparation_us,
-        "call": bars.call_us,
-        "launch not in the trace": bars.other_us,
-    }
-    colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
-    figure = _bars("mean time before a run, µs", bars.names, (parts, colours, ""))
+    names, times_us = trace.launch_bars(analysis, most=30)
+    kinds = ("preparation", "call", "launch not in the trace")
+    parts = dict(zip(kinds, times_us, strict=True))
+    colours = dict(zip(kinds, trace.LAUNCHES.values(), strict=True))
+    figure = _bars("mean time before a run, µs", names, (parts, colours, ""))
     text = (
         "Mean before one run. Preparation: the host had not yet called the launch. Call: it had. "
         "The operation with the largest sum over all runs comes first."

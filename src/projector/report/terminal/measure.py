@@ -230,8 +230,9 @@ def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
     totals = benchmark.totals
     if totals is not None:
         lines.append(
-            f"modelled over measured: {totals.geomean_ratio:.2f} in the mean of {totals.rows}; "
-            f"error {percent(totals.median_ape)} median, {percent(totals.p90_ape)} 90th percentile"
+            f"modelled over measured: {totals['geomean_ratio']:.2f} in the mean of "
+            f"{totals['rows']}; error {percent(totals['median_ape'])} median, "
+            f"{percent(totals['p90_ape'])} 90th percentile"
         )
     return [*parts, *below(*lines)]
 

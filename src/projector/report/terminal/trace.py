@@ -119,7 +119,7 @@ ROOM_OF_KERNELS = 40
 _FOLDED = ("operation", "kernel", "group")
 """Names that may be long."""
 
-_TYPES = {"communication": "comm."}
+_TYPES = {"communication": "comm.", "collective": "comm."}
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -252,8 +252,6 @@ COMPARED = 20
 UNMATCHED = 8
 """Unmatched operations that a terminal shows."""
 
-_SHORT_TYPES = {"communication": "comm.", "collective": "comm."}
-
 SHOWN = 0.02
 """A factor nearer to 1 is left out of a line."""
 
@@ -304,7 +302,7 @@ def _operations(found: "TraceComparison") -> list[RenderableType]:
         "=operation", "=phase", *typed, names.first, names.second, "difference", "ratio", "<because"
     )
     for each in found.operations[:COMPARED]:
-        kind = (_SHORT_TYPES.get(each.kind, each.kind),) * len(typed)
+        kind = (_TYPES.get(each.kind, each.kind),) * len(typed)
         told = sorted(_told(each.factors), key=lambda factor: -factor.size)
         because = ", ".join(f"{factor.name} x{_compact(factor.value)}" for factor in told)
         table.add_row(short(each.operation), each.phase, *kind, *_pair(each.pair), Text(because))

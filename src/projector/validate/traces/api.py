@@ -187,7 +187,7 @@ def compare_trace(run: RunLike, job: JobLike) -> TraceComparison:
     Raises:
         ProjectorError: If the trace holds nothing, or the job cannot exist.
     """
-    return compare.compare_run(_loaded(run), load_job(job))
+    return compare.Compared(_loaded(run), load_job(job)).result()
 
 
 def compare_traces(first: RunLike, second: RunLike) -> TraceComparison:

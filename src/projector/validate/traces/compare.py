@@ -26,18 +26,12 @@ from projector.validate.traces.expected import Expected, ExpectedRow, Name, expe
 from projector.validate.traces.matching import WAYS, Matching, match
 from projector.validate.traces.sides import Sums, counted_kernels, known, sums_of
 
-
-def compare_run(analysis: TraceAnalysis, job: Job) -> results.TraceComparison:
-    """Put the selected ranks and iterations of a run beside what the models say of its job."""
-    return Compared(analysis, job).result()
-
-
 OWN = "projector"
 """Format of a trace that is the timeline of a projection."""
 
 
 class Compared:
-    """A run that was matched with the models, rank by rank."""
+    """Selected ranks and iterations of a run, matched with the models rank by rank."""
 
     def __init__(self, analysis: TraceAnalysis, job: Job) -> None:
         refuse_diffusion(job.model, "its operations are not known in traces")

@@ -13,15 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Ints
-from projector.config import resources
 from projector.config._base import Config
 from projector.config.recurrence import WEIGHTS
+from projector.config.resources import shipped_table
 from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, Activities
 from projector.trace.groups import group as group_rows
 from projector.trace.names import Pattern
@@ -320,10 +319,7 @@ class OperationNames(Config):
     sources: dict[str, str]
 
 
-@cache
-def load_operation_names() -> OperationNames:
-    """Return the shipped table of names."""
-    return resources.shipped_table(OperationNames, "trace_operations.yaml")
+load_operation_names = shipped_table(OperationNames, "trace_operations.yaml")
 
 
 _PREFIXES = re.compile(r"^(nn\.Module:\s*|forward:|backward:|recompute:|f_|b_)")

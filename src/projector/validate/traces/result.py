@@ -232,11 +232,7 @@ class TraceComparison:
     def _repr_html_(self) -> str:
         from projector.frames import html_table
 
-        plain = [
-            {name: value for name, value in row.items() if not isinstance(value, Mapping)}
-            for row in self.rows
-        ]
-        return html_table(self.title, plain)
+        return html_table(self.title, self.rows)
 
 
 def _times(pair: Pair, names: Names) -> dict[str, Any]:

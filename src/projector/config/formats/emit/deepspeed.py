@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any, Final
 
+from projector.config._base import put
 from projector.config.formats.emit.emitted import model_words, recompute_words
 from projector.config.formats.emit.megatron import add_rows
 from projector.config.formats.read_job import CARRIED
@@ -34,8 +34,7 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
         add_rows(settings, table["experts"], job)
     config: dict[str, Any] = {}
     for name, value in settings.items():
-        *sections, last = name.split(".")
-        reduce(lambda node, section: node.setdefault(section, {}), sections, config)[last] = value
+        put(config, name, value)
     if carried:
         config[CARRIED] = dict(carried)
     return json.dumps(config, indent=2, ensure_ascii=False) + "\n"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from projector.config._base import put
 from projector.config.formats.read_job import Derived, Unsupported
 from projector.config.formats.values import (
     Converter,
@@ -198,11 +199,7 @@ class Settings:
         """
         if target in self.missing:
             return
-        node = self.job
-        *path, last = target.split(".")
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
+        put(self.job, target, value)
         given = [self._sources[name] for name in names if name in self._sources]
         if given:
             self.origins[target] = given[0]
