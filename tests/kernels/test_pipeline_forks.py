@@ -185,7 +185,9 @@ def random_program(rng, width, history):
         sources = [*range(live), *(live + j * history for j in range(i))]
         period[i, kernels.PREVIOUS] = last[rank]
         period[i, kernels.DEPENDENCY] = rng.choice(sources) if i % 2 else last[rank]
-        period[i, kernels.LATENCY] = rng.integers(0, 3) if i % 2 else 0
+        # What waits for its own rank alone has no latency.
+        alone = period[i, kernels.DEPENDENCY] == period[i, kernels.PREVIOUS]
+        period[i, kernels.LATENCY] = 0 if alone else rng.integers(0, 3)
         period[i, kernels.DURATION] = live + i
         period[i, kernels.OUTPUT] = last[rank] = live + i * history
     older = [row for row in range(live) if row % history]
@@ -193,14 +195,14 @@ def random_program(rng, width, history):
     prologue = np.stack([start, start, 0 * start, np.arange(live), np.arange(live)], axis=1)
     durations = live + width
     pp = -(-max(durations, 9 * live) // 9)
-    max_cycle = 5
+    max_cycle, after = 5, int(rng.choice([0, 4, 48]))
     frames = 2 * max_cycle + 1
     return PeriodicProgram(
         prologue=prologue.astype(np.int32),
         period=period,
         moved=np.array([(row - 1, live + row) for row in older], np.int32).reshape(-1, 2),
         epilogue=np.empty((0, 5), np.int32),
-        sizes=np.array([live, live, frames, max_cycle, (frames + 1) * live + 1, live]),
+        sizes=np.array([live, live, frames, max_cycle, (frames + 1) * live + 1, live, after]),
         used=np.arange(durations),
         first=np.arange(pp) % live,
         first_duration=np.arange(pp) % live,

@@ -22,6 +22,7 @@ from projector.kernels import pipeline_lanes
 from projector.schedule import registry
 from projector.schedule.replay.order_times import (
     METHODS,
+    Wanted,
     operation_times,
     replay_batch,
     replay_ends,
@@ -63,7 +64,7 @@ def test_replays_are_written_where_they_are_wanted():
     ends = empty_ends(order.pp, order.vpp, 9)
     which, rows = np.array([4, 0, 2]), np.array([2, 5, 3])
     times = operation_times(order.pp, order.vpp, durations, latencies, which)
-    replay_ends(order, times, rows, ends)
+    replay_ends(order, times, rows, Wanted(durations, latencies, ends))
     found = replay_batch(order, durations[which], latencies[which])
     np.testing.assert_array_equal(ends.rank_start_ps[rows], found.rank_start_ps)
     np.testing.assert_array_equal(ends.rank_end_ps[rows], found.rank_end_ps)

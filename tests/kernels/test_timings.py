@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from projector.kernels.pipeline import FIRST, FORWARD
 from projector.kernels.timings import (
+    COLUMN,
     EACH,
     KIND_TIMES,
     LEAST,
@@ -104,21 +106,29 @@ def test_replicas_share_a_timing_where_all_takes_as_long(case, data):
 @given(replicas(), st.data(), st.integers(1, 4))
 def test_durations_and_work_match_reference(case, data, microbatches):
     held, stages, chosen = case
-    num, shape = len(chosen), (*held.shape, 3, 3)
+    num = len(chosen)
     waits = np.array(data.draw(st.lists(st.booleans(), min_size=num, max_size=num)))
-    sent_ps = np.arange(2 * 2 * held.size).reshape(2, 2, *held.shape)
+    sent = data.draw(st.lists(ticks, min_size=4 * held.size, max_size=4 * held.size))
+    sent_ps = np.array(sent).reshape(2, 2, *held.shape)
     sends = np.arange(num) % 2
+    # Chunks are alike where both patterns have the same kind, and as much is sent.
+    kinds = stages.stage_kind.reshape(2, -1)[:, held.ravel()]
+    told = np.concatenate([kinds, sent_ps.reshape(4, -1)])
+    alike = np.unique(told, axis=1, return_inverse=True)[1].reshape(held.shape)
+    column = alike[:, :, None, None] * KIND_TIMES + COLUMN
+    firsts = (alike.max() + 1) * KIND_TIMES + np.arange(held.size)
+    column[:, :, FORWARD, FIRST] = firsts.reshape(held.shape)
     columns = TimingColumns(
-        np.empty((num, *shape), np.int64),
-        np.empty((num, *shape), np.int64),
+        np.empty((num, firsts[-1] + 1), np.int64),
+        np.empty((num, firsts[-1] + 1), np.int64),
         np.empty((num, 2, len(held)), np.int64),
     )
-    write_timings(chosen, held, stages, waits, sends, sent_ps, columns)
+    write_timings(chosen, held, alike, stages, waits, sends, sent_ps, columns)
     for row, replica in enumerate(chosen.tolist()):
         times = times_of(held, stages, replica)
-        assert columns.alone_ps[row].tolist() == times
+        assert columns.alone_ps[row, column].tolist() == times
         sent = sent_ps[sends[row]] * waits[row]
-        assert columns.duration_ps[row].tolist() == [
+        assert columns.duration_ps[row, column].tolist() == [
             [reference.waiting(each, sent[:, r, c].tolist()) for c, each in enumerate(chunks)]
             for r, chunks in enumerate(times)
         ]

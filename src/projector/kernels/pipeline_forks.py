@@ -37,6 +37,7 @@ from projector.kernels.pipeline_periods import (
     NEVER,
     ROWS,
     SINCE,
+    SLOPED_AFTER,
     TAIL_ROWS,
     WANTED,
     Block,
@@ -52,8 +53,8 @@ from projector.kernels.pipeline_periods import (
 MOST_RUNS = 32
 """Runs of one configuration: so many states of it may wait for their epilogue."""
 
-SLOPED_AFTER, SLOPED_SHARE = 48, 8
-"""Periods that are run or jumped before any is run with slopes, and for each one that is."""
+SLOPED_SHARE = 8
+"""Periods that are run or jumped for each one that is run with slopes."""
 
 
 class Forks(NamedTuple):
@@ -75,14 +76,16 @@ class _Runs(NamedTuple):
     """``int64[LANES]``: behind the last one."""
     next: Ints
     """``int64[LANES]``: the next one to fork."""
+    place: Ints
+    """``int64[1 + R]``: how many states were kept, and the row that each of them is written to."""
     most: Ints
     """``int64[LANES]``: the most periods of any."""
     periods: Ints
     """``int64[R]``: those of each run."""
     row: Ints
-    """``int64[R]``: where each is written."""
+    """``int64[R]``: where each belongs."""
     shared_row: Ints
-    """Output, by the row of a run: that of the run whose state it has."""
+    """Output, by the row of a run: that of the state it has."""
     later_ps: Ints
     """Output, by the row of a run: by how much all of it is later than in that state."""
 
@@ -91,26 +94,29 @@ class _Waiting(NamedTuple):
     state_ps: Ints
     """``int64[MOST_RUNS * live, LANES]``"""
     row: Ints
-    """``int64[MOST_RUNS, LANES]``: row of the run that each state was kept for."""
+    """``int64[MOST_RUNS, LANES]``: where each state is written."""
     filled: Ints
     """``int64[LANES]``: states of each configuration."""
 
 
 @helper
 def _fork(
-    lane: int, out: int, row: int, slopes: int, k: int, live: int, block: Block, waiting: _Waiting
-) -> None:
-    """Keep the state of the frame at ``row``, ``k`` cycles later, for the run with the row ``out``.
+    lane: int, runs: _Runs, row: int, slopes: int, k: int, block: Block, waiting: _Waiting
+) -> int:
+    """Keep the state of the frame at ``row``, ``k`` cycles later; return where it will be written.
 
     What it advances by in a cycle stands at ``slopes``.
     """
     end_ps, slope_ps, state_ps = block.end_ps, block.slope_ps, waiting.state_ps
-    slot = waiting.filled[lane]
+    slot, live = waiting.filled[lane], state_ps.shape[0] // MOST_RUNS
     waiting.filled[lane] = slot + 1
+    runs.place[0] += 1
+    out = runs.place[runs.place[0]]
     waiting.row[slot, lane] = out
     for i in range(live):
         later_ps = k * slope_ps[slopes + i, lane] if k > 0 else 0
         state_ps[slot * live + i, lane] = end_ps[row + i, lane] + later_ps
+    return int(out)
 
 
 @helper
@@ -128,8 +134,8 @@ def _fork_lane(
         step = periods[run] - done - k * cycle
         row, slopes = frame_row(frame + step, sizes), step * sizes[FRAME]
         out = runs.row[run]
-        _fork(lane, out, row, slopes, k, sizes[LIVE], block, waiting)
-        runs.shared_row[out], runs.later_ps[out] = out, 0
+        runs.shared_row[out] = _fork(lane, runs, row, slopes, k, block, waiting)
+        runs.later_ps[out] = 0
         run += 1
     runs.next[lane] = run
     block.of_lane[WANTED, lane] = periods[run] if run < stop else NEVER
@@ -141,14 +147,12 @@ def _fork_settled(
 ) -> None:
     """Let all further runs share a state; the lane has settled in the period before ``frame``."""
     run, first, periods = runs.next[lane], block.of_lane[DONE, lane], runs.periods
-    like = run - 1
-    if like >= runs.begin[lane] and periods[like] >= first - 1:
-        first = periods[like]
-    else:
-        like = run
-        _fork(lane, runs.row[run], frame_row(frame, sizes), 0, 0, sizes[LIVE], block, waiting)
     row, shared_row, later_ps = runs.row, runs.shared_row, runs.later_ps
-    same, each_ps = row[like], block.of_lane[LATER, lane]
+    like, each_ps = run - 1, block.of_lane[LATER, lane]
+    if like >= runs.begin[lane] and periods[like] >= first - 1:
+        first, same = periods[like], shared_row[row[like]]
+    else:
+        same = _fork(lane, runs, frame_row(frame, sizes), 0, 0, block, waiting)
     for further in range(run, runs.stop[lane]):
         out = row[further]
         shared_row[out] = same
@@ -217,7 +221,7 @@ def _run_to_forks(
         cycle = 0
         # Slopes take several times as long, and most lanes settle without. They wait until many
         # lanes may have use for them, and where jumps are short they are few.
-        if frame >= 2 and SLOPED_SHARE * sloped <= spared - SLOPED_AFTER:
+        if frame >= 2 and SLOPED_SHARE * sloped <= spared - sizes[SLOPED_AFTER]:
             cycle = find_cycle(frame, 1 + wanted // (1 + waited), sizes, block)
         if cycle > 0:
             spared += run_cycle(frame, cycle, program, runs.most, block) * cycle // wanted
@@ -323,7 +327,7 @@ def replay_forks(program: PeriodicProgram, times: OperationTimes, forks: Forks, 
     program : PeriodicProgram. What the orders have in common.
     times : OperationTimes. Of n configurations.
     forks : Forks. The R runs of them.
-    ends : Ends. Output. A run has its own row, or that of an earlier run of its configuration.
+    ends : Ends. Output. Runs that share a state have one row; those of all runs are given in turn.
     Returns ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
@@ -337,6 +341,7 @@ def replay_forks(program: PeriodicProgram, times: OperationTimes, forks: Forks, 
         begin=np.empty(LANES, np.int64),
         stop=np.empty(LANES, np.int64),
         next=np.empty(LANES, np.int64),
+        place=np.append(0, forks.row),
         most=np.empty(LANES, np.int64),
         periods=forks.periods,
         row=forks.row,

@@ -168,7 +168,7 @@ def _longest_ps(rows: Ints, begin: int, count: int) -> int:
 def run_lanes(
     program: Ints32, base: int, silent: bool, latency_ps: Ints, duration_ps: Ints, end_ps: Ints
 ) -> None:
-    """Run a straight program whose rows count from ``base``; ``silent`` is without latencies."""
+    """Run a program with rows from ``base`` on; own ranks, if ``silent`` all, have no latency."""
     for i in range(program.shape[0]):
         previous = base + program[i, PREVIOUS]
         dependency = base + program[i, DEPENDENCY]
@@ -176,10 +176,12 @@ def run_lanes(
         duration = program[i, DURATION]
         output = base + program[i, OUTPUT]
         for lane in range(0, LANES, WIDTH):
-            arrival = load(end_ps, dependency, lane)
-            if not silent:
-                arrival = arrival + load(latency_ps, latency, lane)
-            start = larger(load(end_ps, previous, lane), arrival)
+            start = load(end_ps, previous, lane)
+            if dependency != previous:
+                arrival = load(end_ps, dependency, lane)
+                if not silent:
+                    arrival = arrival + load(latency_ps, latency, lane)
+                start = larger(start, arrival)
             store(start + load(duration_ps, duration, lane), end_ps, output, lane)
 
 

@@ -49,10 +49,10 @@ from projector.kernels._vectors import (
 from projector.kernels.pipeline import DEPENDENCY, DURATION, LATENCY, OUTPUT, PREVIOUS
 from projector.kernels.pipeline_lanes import LANES, run_lanes
 
-LIVE, FRAME, FRAMES, MAX_CYCLE, ROWS, TAIL_ROWS = 0, 1, 2, 3, 4, 5
+LIVE, FRAME, FRAMES, MAX_CYCLE, ROWS, TAIL_ROWS, SLOPED_AFTER = 0, 1, 2, 3, 4, 5, 6
 """Entries of the sizes: ends of a state; rows of a frame, which holds a state and what is live
 within the period behind it; frames that are kept; the longest cycle that is looked for, in periods;
-rows of all frames, and of an epilogue."""
+rows of all frames, and of an epilogue; periods that are run before any is run with slopes."""
 
 CYCLES, LATER, DONE, SINCE, WANTED, GAP, SHRINKS = 0, 1, 2, 3, 4, 5, 6
 """Rows of the numbers of lanes: cycles that can be jumped, or a mark; by how much a settled state
@@ -82,7 +82,7 @@ class PeriodicProgram(NamedTuple):
     epilogue: Ints32
     """``int32[ops, 5]``: rows behind a state."""
     sizes: Ints
-    """``int64[6]``: see ``LIVE`` and following."""
+    """``int64[7]``: see ``LIVE`` and following."""
     used: Ints
     """``int64[used]``: durations that operations have, as in a line."""
     first: Ints

@@ -16,13 +16,7 @@ from projector.arrays import Flags, Floats, Ints, Ints32
 from projector.kernels._jit import helper, inlined, kernel
 from projector.kernels.grouping import SEED, free_slots, mixed
 from projector.kernels.pipeline import (
-    BACKWARD,
-    FIRST,
-    FORWARD,
-    LAST,
     MAX_DURATION_PS,
-    MIDDLE,
-    WEIGHT,
 )
 
 PS_PER_S = 1e12
@@ -30,6 +24,9 @@ PS_PER_S = 1e12
 EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EVERY_WEIGHT, LAST_WEIGHT, KIND_TIMES = range(6)
 """Columns of ``kind_ps``: forward; backward, and that of the last microbatch; the same two of the
 gradient of the weights, 0 where the backward has it."""
+
+COLUMN = np.array([[0, 0, 0], [1, 1, 2], [3, 3, 4]])
+"""Which of them each kind and class has, but for first forwards."""
 
 LEAST, EACH = 0, 1
 """Rows of ``work_ps``: work of a rank with one microbatch, and what each further one adds."""
@@ -59,10 +56,10 @@ class TimingColumns(NamedTuple):
     """What `write_timings` writes."""
 
     alone_ps: Ints
-    """``int64[T, pp, C, 3, 3]``"""
+    """``int64[T, columns]``: ``KIND_TIMES`` of chunks that are alike, then all first forwards."""
     duration_ps: Ints
-    """``int64[T, pp, C, 3, 3]``: the same of ranks that wait until what they send has arrived; may
-    have no rows."""
+    """``int64[T, columns]``: the same of ranks that wait until what they send has arrived; may have
+    no rows."""
     work_ps: Ints
     """``int64[T, 2, pp]``: ``LEAST`` and ``EACH``."""
 
@@ -190,6 +187,7 @@ def number_timings(
 def write_timings(
     chosen: Ints,
     held: Ints,
+    alike: Ints,
     stages: StageDurations,
     waits: Flags,
     sends: Ints,
@@ -200,6 +198,7 @@ def write_timings(
 
     chosen : int64[T]. A replica that has each.
     held : int64[pp, C]. Stage of the model that each chunk of each rank holds.
+    alike : int64[pp, C]. Equal numbers where chunks take as long in all, but for first forwards.
     stages : StageDurations
     waits : bool[T]. Whether ranks wait until what they send has arrived.
     sends : int64[T]. Row of what each sends.
@@ -209,6 +208,7 @@ def write_timings(
     """
     alone_ps, duration_ps, work_ps = columns
     pattern_of, kind_first, first_row, pattern_first, stage_kind, first_ps, kind_ps = stages
+    firsts = (alike.max() + 1) * KIND_TIMES
     for t in range(chosen.shape[0]):
         base, own_row = pattern_first[pattern_of[chosen[t]]], first_row[chosen[t]]
         for rank in range(held.shape[0]):
@@ -216,26 +216,20 @@ def write_timings(
             for c in range(held.shape[1]):
                 kind = kind_first[chosen[t]] + stage_kind[base + held[rank, c]]
                 first = first_ps[kind if own_row < 0 else own_row + held[rank, c]]
-                forward, backward = kind_ps[kind, EVERY_FORWARD], kind_ps[kind, EVERY_BACKWARD]
-                last_backward = kind_ps[kind, LAST_BACKWARD]
-                weight, last_weight = kind_ps[kind, EVERY_WEIGHT], kind_ps[kind, LAST_WEIGHT]
-                alone = alone_ps[t, rank, c]
-                alone[FORWARD, FIRST] = first
-                alone[FORWARD, MIDDLE] = alone[FORWARD, LAST] = forward
-                alone[BACKWARD, FIRST] = alone[BACKWARD, MIDDLE] = backward
-                alone[BACKWARD, LAST] = last_backward
-                alone[WEIGHT, FIRST] = alone[WEIGHT, MIDDLE] = weight
-                alone[WEIGHT, LAST] = last_weight
-                least += first + last_backward + last_weight
-                each += forward + backward + weight
+                mine, of_first = alike[rank, c] * KIND_TIMES, firsts + rank * held.shape[1] + c
+                alone_ps[t, of_first] = first
+                for which in range(KIND_TIMES):
+                    alone_ps[t, mine + which] = kind_ps[kind, which]
+                least += first + kind_ps[kind, LAST_BACKWARD] + kind_ps[kind, LAST_WEIGHT]
+                each += kind_ps[kind, EVERY_FORWARD] + kind_ps[kind, EVERY_BACKWARD]
+                each += kind_ps[kind, EVERY_WEIGHT]
                 if duration_ps.shape[0] > 0:
-                    duration = duration_ps[t, rank, c]
                     on_ps = sent_ps[sends[t], 0, rank, c] if waits[t] else 0
                     back_ps = sent_ps[sends[t], 1, rank, c] if waits[t] else 0
-                    for place in range(3):
-                        duration[FORWARD, place] = alone[FORWARD, place] + on_ps
-                        duration[BACKWARD, place] = alone[BACKWARD, place] + back_ps
-                        duration[WEIGHT, place] = alone[WEIGHT, place]
+                    duration_ps[t, of_first] = first + on_ps
+                    for which in range(KIND_TIMES):
+                        sent = (on_ps, back_ps, back_ps, 0, 0)[which]
+                        duration_ps[t, mine + which] = kind_ps[kind, which] + sent
             work_ps[t, LEAST, rank], work_ps[t, EACH, rank] = least, each
 
 

@@ -13,7 +13,7 @@ from projector.kernels import timings as timing_kernels
 from projector.kernels.columns import as_compiled
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.memory import RankBytes
-from projector.kernels.pipeline import Ends, Replays
+from projector.kernels.pipeline import FIRST, FORWARD, Ends, Replays
 from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes
 from projector.projection.memory_columns import StateMemory, rank_bytes
@@ -173,9 +173,11 @@ class Timings(NamedTuple):
     """Times of some replicas with one placement, each distinct one once."""
 
     alone_ps: Ints
-    """int64[timings, pp, chunks, 3, 3]: durations by kind and class."""
+    """int64[timings, columns]: durations; of one job int64[1, pp, chunks, 3, 3]."""
     duration_ps: Ints
     """The same for blocking sends, where the job has them."""
+    column: Ints
+    """int64[pp, chunks, 3, 3]: column of each duration by kind and class."""
     latency_ps: Ints
     """int64[timings, 2, virtual stages]: what is left of the latencies."""
     work_ps: Ints
@@ -257,13 +259,19 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     sent_ps, sends, blocks = placement.sent_ps(latency_ps), sends.take(first), blocks.take(first)
     latency_ps = latency_ps.take(sends, axis=0)
     waits = bool(latency_ps.any() and blocks.any())
-    shape = *placement.model_stage.shape, 3, 3
-    alone_ps = np.empty((len(first), *shape), np.int64)
-    duration_ps = np.empty((len(first) if waits else 0, *shape), np.int64)
-    work_ps = np.empty((len(first), 2, len(placement.model_stage)), np.int64)
+    held, patterns = placement.model_stage, np.flatnonzero(np.bincount(replicas.pattern[chosen]))
+    kinds = stages.stage_kind[stages.pattern_first[patterns, None] + held.ravel()]
+    sent = sent_ps.reshape(-1, held.size)[: None if waits else 0]
+    alike = group_rows(np.concatenate([kinds, sent]).T)[1].reshape(held.shape)
+    column = alike[:, :, None, None] * timing_kernels.KIND_TIMES + timing_kernels.COLUMN
+    firsts = (alike.max() + 1) * timing_kernels.KIND_TIMES + np.arange(held.size)
+    column[:, :, FORWARD, FIRST] = firsts.reshape(held.shape)
+    alone_ps = np.empty((len(first), firsts[-1] + 1), np.int64)
+    duration_ps = np.empty((len(first) if waits else 0, firsts[-1] + 1), np.int64)
+    work_ps = np.empty((len(first), 2, len(held)), np.int64)
     columns = timing_kernels.TimingColumns(alone_ps, duration_ps, work_ps)
     timing_kernels.write_timings(
-        chosen.take(first), placement.model_stage, stages, blocks, sends, sent_ps, columns
+        chosen.take(first), held, alike, stages, blocks, sends, sent_ps, columns
     )
     if waits:
         latency_ps[blocks] = 0
@@ -272,6 +280,7 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     return Timings(
         alone_ps=alone_ps,
         duration_ps=duration_ps if waits else alone_ps,
+        column=column,
         latency_ps=latency_ps,
         work_ps=work_ps,
         blocks=blocks,
@@ -297,7 +306,8 @@ def replay_job(inputs: StepInputs, chosen: ChosenOrder, job: int) -> Pipeline:
     timings = _timings(inputs, order, np.array([replica], np.int64))
     one = np.zeros(1, np.int64)
     ends = _replay_all([chosen], one, timings, one)
-    durations_ps = timings.alone_ps, timings.duration_ps
+    durations_ps = [each[:, timings.column] for each in (timings.alone_ps, timings.duration_ps)]
+    timings = timings._replace(alone_ps=durations_ps[0], duration_ps=durations_ps[1])
     alone, replayed = (
         order_times.replay_of(*pair, chosen.microbatches)
         for pair in zip(ends, durations_ps, strict=True)
@@ -394,7 +404,8 @@ def _replay_all(
     What ``end_steps`` does not read is left out and has no rows: where there are transfers, last
     backwards of the first replays; starts, if they are not asked for.
     """
-    num, (pp, chunks) = len(order_of_run), timings.alone_ps.shape[1:3]
+    num, column = len(order_of_run), timings.column
+    pp, chunks = column.shape[:2]
     nothing = empty_ends(pp, chunks, 0)
     alone = replayed = empty_ends(pp, chunks, num)
     if timings.transfers:
@@ -403,10 +414,10 @@ def _replay_all(
     if not starts:
         alone = alone._replace(rank_start_ps=nothing.rank_start_ps)
         replayed = replayed._replace(rank_start_ps=nothing.rank_start_ps)
-    batches = [order_times.Wanted(timings.alone_ps, None, alone)]
+    batches = [order_times.Wanted(timings.alone_ps, None, alone, column)]
     if timings.transfers:
         latency_ps = None if timings.silent else timings.latency_ps
-        batches.append(order_times.Wanted(timings.duration_ps, latency_ps, replayed))
+        batches.append(order_times.Wanted(timings.duration_ps, latency_ps, replayed, column))
     order_times.replay_chosen(orders, order_of_run, timing_of_run, batches)
     return alone, replayed
 

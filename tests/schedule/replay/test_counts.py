@@ -211,6 +211,26 @@ def test_runs_that_have_settled_share_a_row():
     assert len(np.unique(ends.row)) == 10
 
 
+@pytest.mark.parametrize("size", [*ONE_OF_EACH, ("interleaved", 2, 5, None)])
+@pytest.mark.parametrize("counts", [[1, 9, 70, 300], [24], [12, 13]])
+def test_durations_that_are_equal_share_a_column(size, counts):
+    """Of any columns, whoever has which; in lanes, in forks and where orders are run directly."""
+    series = registry.series(*size)
+    legal_counts = [count * (series.every or 2) for count in counts]
+    rng = np.random.default_rng(sum(legal_counts))
+    n, shape = (40 if len(counts) == 1 else 9), (series.pp, series.vpp, 3, 3)
+    column = rng.integers(0, 6, shape)
+    column.flat[-1] = 5
+    columns, latencies = rng.integers(0, 90, (n, 6)), rng.integers(0, 9, (n, 2, column.size // 9))
+    counts, which = np.tile(legal_counts, n), np.repeat(np.arange(n), len(legal_counts))
+    for latency in (None, latencies):
+        ends = empty_ends(series.pp, series.vpp, len(counts))
+        wanted = Wanted(columns, latency, ends, column)
+        run_counts(series, counts, which, np.arange(len(counts)), wanted)
+        expected = replay_each(series, counts, columns[:, column], latency, which)
+        assert_same(replays_of(ends), expected)
+
+
 @pytest.mark.parametrize("count", [8, 200])
 def test_what_is_out_of_range_is_refused(count):
     series = registry.series("1f1b", 2, 1)

@@ -115,15 +115,19 @@ def replay_batch(
     return outputs
 
 
-def replay_ends(order: Order, times: OperationTimes, rows: Ints, into: Ends) -> None:
+def replay_ends(order: Order, times: OperationTimes, rows: Ints, batch: "Wanted") -> None:
     """Run one order with the times of n configurations into their ``rows``; see `replay_batch`."""
-    _, _, start_ps, end_ps, last_ps = into
+    _, _, start_ps, end_ps, last_ps = batch.into
     method = fastest_method(order, len(rows))
     if method == "lanes":
         outputs = Replays(start_ps, end_ps, np.empty((0, order.pp), np.int64), last_ps)
-        status = pipeline_lanes.replay_lanes(programs.compile_lanes(order), times, rows, outputs)
-        if status == kernels.OK:
+        program = programs.with_columns(programs.compile_lanes(order), batch.column)
+        if pipeline_lanes.replay_lanes(program, times, rows, outputs) == kernels.OK:
             return
+    if batch.column is not None:
+        duration_ps = times.duration_ps[times.which[:, None], batch.column.ravel()]
+        p2p_ps = times.p2p_ps[times.which] if len(times.p2p_ps) else times.p2p_ps
+        times = OperationTimes(duration_ps, p2p_ps, np.arange(len(rows)))
     replays = programs.empty_replays(order.pp, order.vpp, len(rows))
     _replay(order, times, method, replays)
     end_ps[rows] = replays.rank_end_ps
@@ -178,20 +182,22 @@ def operation_times(
     duration_ps: ArrayLike,
     p2p_ps: ArrayLike | None,
     which: ArrayLike | None = None,
+    column: Ints | None = None,
 ) -> OperationTimes:
-    """Check the times of :func:`replay_batch` and cast them."""
+    """Check the times of :func:`replay_batch`, or of `Wanted`, and cast them."""
     durations = _column(duration_ps, np.int64)
     n = len(durations)
     latencies = np.empty((0, 2, pp * vpp), np.int64)
     if p2p_ps is not None:
         latencies = _column(p2p_ps, np.int64)
     expected = (0 if p2p_ps is None else n, 2, pp * vpp)
-    if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != expected:
+    shape = (pp, vpp, 3, 3) if column is None else (column.max() + 1,)
+    if durations.shape != (n, *shape) or latencies.shape != expected:
         raise ValueError(
             f"durations of shape {durations.shape} and latencies of shape {latencies.shape} do "
             f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
         )
-    durations = durations.reshape(n, pp * vpp * 9)
+    durations = durations.reshape(n, np.prod(shape))
     if which is None:
         return OperationTimes(durations, latencies, np.arange(n))
     rows = _column(which, np.int64)
@@ -212,14 +218,15 @@ def _jump(order: Order, times: OperationTimes, outputs: Replays) -> int:
         return kernels.UNSURE
     rows = np.arange(len(times.which))
     counts = np.full_like(rows, order.microbatches)
-    # Each is a configuration of its own, with a row of its own.
+    # Each is a configuration of its own.
     forks, _ = programs.fork_runs(rows, (counts - forking.least) // forking.each, rows)
     start_ps, end_ps, work_ps, last_ps = outputs
     ends = Ends(rows.copy(), np.empty_like(rows), start_ps, end_ps, last_ps)
     status = replay_forks(forking.program, times, forks, ends)
     if status == kernels.OK:
-        end_ps += ends.later_ps[:, None]
-        last_ps += ends.later_ps[:, None, None]
+        start_ps[:] = start_ps[ends.row]
+        end_ps[:] = end_ps[ends.row] + ends.later_ps[:, None]
+        last_ps[:] = last_ps[ends.row] + ends.later_ps[:, None, None]
         work_ps[:] = _work_ps(order, times)
     return status
 
@@ -310,6 +317,8 @@ class Wanted(NamedTuple):
     """``int64[rows, 2, pp * vpp]``: latencies, as in `replay_batch`."""
     into: Ends
     """Output; of `empty_ends`, but for columns without rows, which are left out."""
+    column: Ints | None = None
+    """``int64[pp, vpp, 3, 3]``: columns of durations that are ``int64[rows, columns]``."""
 
 
 def replay_chosen(
@@ -331,8 +340,8 @@ def replay_chosen(
             replay_counts(alike, counts, order_of_run.take(some), which, some, batches)
         else:
             for batch in batches:
-                times = operation_times(alike.pp, alike.vpp, *batch[:2], which)
-                replay_ends(alike, times, some, batch.into)
+                times = operation_times(alike.pp, alike.vpp, *batch[:2], which, batch.column)
+                replay_ends(alike, times, some, batch)
 
 
 def replay_counts(
@@ -351,14 +360,14 @@ def replay_counts(
     runs are run with the times of each of ``batches``.
     """
     times = [
-        operation_times(series.pp, series.vpp, batch.duration_ps, batch.p2p_ps, which)
-        for batch in batches
+        operation_times(series.pp, series.vpp, *batch[:2], which, batch.column) for batch in batches
     ]
     here = np.bincount(order_of_run, minlength=len(microbatches)) > 0
     left = np.ones((len(batches), len(rows)), np.bool_)
     for forking in _forking(series, np.unique(microbatches[here]), len(which)):
         periods, rest = np.divmod(microbatches - forking.least, forking.each)
         forked = here & (rest == 0) & (periods >= 0) & (microbatches >= series.least)
+        program = programs.with_columns(forking.program, batches[0].column)
         pieces = [np.flatnonzero(forked.take(order_of_run))]
         while pieces:
             runs = pieces.pop()
@@ -366,7 +375,7 @@ def replay_counts(
                 which.take(runs), periods.take(order_of_run.take(runs)), rows.take(runs)
             )
             status = [
-                replay_forks(forking.program, some._replace(which=chosen), forks, batch.into)
+                replay_forks(program, some._replace(which=chosen), forks, batch.into)
                 for some, batch in zip(times, batches, strict=True)
             ]
             if kernels.UNSURE in status and len(runs) > 1:
@@ -375,7 +384,7 @@ def replay_counts(
             else:
                 left[:, runs] = np.array(status)[:, None] != kernels.OK
     for batch, some, still in zip(batches, times, left, strict=True):
-        _replay_orders(series, microbatches, still, order_of_run, some, rows, batch.into)
+        _replay_orders(series, microbatches, still, order_of_run, some, rows, batch)
 
 
 def _replay_orders(
@@ -385,15 +394,15 @@ def _replay_orders(
     order_of_run: Ints,
     times: OperationTimes,
     rows: Ints,
-    into: Ends,
+    batch: Wanted,
 ) -> None:
     runs = np.flatnonzero(wanted)
     by_order, begin = rows_by_number(order_of_run.take(runs), len(microbatches))
     for number in np.flatnonzero(np.diff(begin)).tolist():
         some = runs.take(by_order[begin[number] : begin[number + 1]])
-        into.row[rows[some]], into.later_ps[rows[some]] = rows[some], 0
+        batch.into.row[rows[some]], batch.into.later_ps[rows[some]] = rows[some], 0
         order = series.order(int(microbatches[number]))
-        replay_ends(order, times._replace(which=times.which.take(some)), rows.take(some), into)
+        replay_ends(order, times._replace(which=times.which.take(some)), rows.take(some), batch)
 
 
 def _forking(series: Series, counts: Ints, runs: int) -> list[programs.ForkingOrder]:

@@ -1,6 +1,6 @@
 """Orders compiled for replay. None of this depends on time, and all of it is kept."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -119,9 +119,14 @@ MAX_CANDIDATES = 16
 MIN_CYCLES = 4
 """Cycles of up to this many periods are looked for, whatever the number of ranks."""
 
+SLOPED_SOON, SLOPED_LATE = 4, 48
+"""Periods that are run before any with slopes. Where a wave passes all ranks in two periods or one,
+ends have settled soon or drift for long; otherwise most settle later."""
+
 MOST_BYTES = 1 << 19
 """What the frames of the longest cycle may take, so that all of them stay in the second cache."""
 
+Program = TypeVar("Program", LaneProgram, PeriodicProgram)
 _NEXT = 1 << 24
 """Added to the rows of the next frame, as long as the size of a frame is unknown."""
 
@@ -190,6 +195,18 @@ def compile_forks(order: Order) -> ForkingOrder | None:
     freeze(program)
     each = period.microbatches(order)
     return ForkingOrder(program, period.repeats, order.microbatches - period.repeats * each, each)
+
+
+def with_columns(program: Program, column: Ints | None) -> Program:
+    """Return a program for times with such columns, each in lanes once; it writes no work."""
+    if column is None:
+        return program
+    used, row = np.unique(column.ravel()[program.used], return_inverse=True)
+    names = {"program", "prologue", "period", "epilogue"}.intersection(program._fields)
+    parts = {name: getattr(program, name).copy() for name in names}
+    for part in parts.values():
+        part[:, kernels.DURATION] = row[part[:, kernels.DURATION]]
+    return program._replace(used=used, first_duration=row[program.first_duration], **parts)
 
 
 def fork_runs(which: Ints, periods: Ints, rows: Ints) -> tuple[Forks, Ints]:
@@ -456,10 +473,11 @@ class _Split:
         period, moved, frame = self._period()
         epilogue, tail_rows, place_of = self._epilogue()
         # With equal stages a wave runs through all ranks. Longer cycles are rare; they are run.
-        longest = max(MIN_CYCLES, -(-order.pp // self.period.microbatches(order)))
+        wave = -(-order.pp // self.period.microbatches(order))
         fitting = MOST_BYTES // (frame * pipeline_lanes.LANES * 8)
-        max_cycle = max(1, min(longest, fitting))
+        max_cycle = max(1, min(max(MIN_CYCLES, wave), fitting))
         frames = 2 * max_cycle + 1
+        sloped_after = SLOPED_SOON if wave <= 2 else SLOPED_LATE
         rows = max(prologue_rows, frames * frame + self.live)
         duration = np.searchsorted(line.used, operations.duration)
         return PeriodicProgram(
@@ -467,7 +485,7 @@ class _Split:
             period=period,
             moved=moved,
             epilogue=epilogue,
-            sizes=np.array([self.live, frame, frames, max_cycle, rows, tail_rows]),
+            sizes=np.array([self.live, frame, frames, max_cycle, rows, tail_rows, sloped_after]),
             used=line.used,
             first=first,
             first_duration=duration[order.rank_offset[:-1]],
