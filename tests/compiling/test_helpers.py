@@ -1,14 +1,20 @@
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from projector.cli.output import STEP_MODULES
-from projector.compiling.helpers import helper
+from projector.kernels import _helpers
+from projector.kernels._cache import STEP_MODULES
+from projector.kernels._helpers import helper, helpers_of_a_script
+from projector.kernels._interpreted import interpreting
+from projector.sweeps import engine
 
 USED = """
 import sys
@@ -45,7 +51,36 @@ def sleep():
     Path({path!r}).write_text(str(os.getpid()))
     print("working")
     time.sleep(60)
-PARTS = dict(sleep=sleep)
+PARTS = dict(sleep=sleep, steps=sleep)
+from projector.compiling.helpers import work
+"""
+SPACE = {
+    "base": {
+        "model": "llama3.1_8b",
+        "training": {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 1024},
+        "cluster": {"device": "h100"},
+    },
+    "axes": {"parallelism.tp": [1]},
+}
+SCRIPT = """
+import os, signal, time
+from pathlib import Path
+import projector
+from projector.kernels import _helpers
+from projector.sweeps import engine
+def surroundings():
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGCHLD
+    return dict(os.environ), [signal.getsignal(each) for each in numbers]
+def wait(*_):
+    assert surroundings() == before
+    while not Path({path!r}).exists():
+        time.sleep(0.05)
+    time.sleep({seconds})
+    raise SystemExit
+_helpers.WORK, _helpers.possible_helpers = "slow_parts", lambda: 1
+engine.MANY_POINTS, engine._sweep = 1, wait
+before = surroundings()
+projector.sweep({space!r}, workers=2)
 """
 
 
@@ -106,13 +141,17 @@ def test_a_helper_ends_with_the_block_and_prints_nothing(pid_file, capfd):
 def test_a_helper_does_not_outlive_a_process_that_is_killed(pid_file):
     code = (
         f"import sys, time; sys.path[:] = {sys.path!r}\n"
-        "from projector.compiling.helpers import helper\n"
+        "from projector.kernels._helpers import helper\n"
         "with helper('slow_parts', ['sleep']):\n"
         "    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         pid = _pid(pid_file)
         process.send_signal(signal.SIGKILL)
+    _wait_for_its_end(pid)
+
+
+def _wait_for_its_end(pid: int) -> None:
     for _ in range(200):
         if not _lives(pid):
             return
@@ -126,3 +165,79 @@ def test_without_processes_the_block_runs_alone(monkeypatch):
     with helper("slow_parts", ["sleep"]):
         ran.append(True)
     assert ran
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals as POSIX does")
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_helper_of_a_script_ends_with_it_and_changes_nothing_there(pid_file, tmp_path, number):
+    # Without a guard against a second run of the script.
+    script, seconds = tmp_path / "script.py", 0 if number is None else 60
+    script.write_text(SCRIPT.format(path=str(pid_file), seconds=seconds, space=SPACE))
+    environment = {**os.environ, "PROJECTOR_CACHE_DIR": str(tmp_path), "PROJECTOR_BACKGROUND": "1"}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    with subprocess.Popen(
+        [sys.executable, script],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        pid = _pid(pid_file)
+        if number is not None:
+            process.send_signal(number)
+        told, errors = process.communicate()
+    assert told == b""
+    assert errors == b"" or number == signal.SIGINT
+    assert (process.returncode == 0) == (number is None)
+    _wait_for_its_end(pid)
+
+
+@pytest.fixture
+def count_helpers(monkeypatch, tmp_path):
+    """Return how many helpers a script has that may have two."""
+    monkeypatch.setenv("PROJECTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv(_helpers.VARIABLE, "1")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setattr(_helpers._config, "DISABLE_JIT", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
+    begun = []
+    monkeypatch.setattr(_helpers, "helper", lambda *_: nullcontext(begun.append(True)))
+
+    def count(most=2):
+        begun.clear()
+        with helpers_of_a_script(most):
+            return len(begun)
+
+    return count
+
+
+def test_a_script_has_helpers_where_that_is_safe(count_helpers, monkeypatch):
+    assert [count_helpers(most) for most in (0, 1, 2, 15)] == [0, 1, 2, _helpers.MOST_HELPERS]
+    with interpreting():
+        assert count_helpers() == 0
+    for change in (
+        lambda patch: patch.setenv(_helpers.VARIABLE, "0"),
+        lambda patch: patch.setenv("PYTEST_XDIST_WORKER", "gw0"),
+        lambda patch: patch.setenv("PROJECTOR_CACHE_DIR", "/dev/null/x"),
+        lambda patch: patch.setattr(sys, "frozen", True, raising=False),
+        lambda patch: patch.setattr(sys, "executable", ""),
+        lambda patch: patch.setattr(multiprocessing, "parent_process", lambda: patch),
+        lambda patch: patch.setattr(_helpers._config, "DISABLE_JIT", 1),
+        lambda patch: patch.setattr(_helpers, "steps_are_compiled", lambda _: True),
+    ):
+        with monkeypatch.context() as patch:
+            change(patch)
+            assert count_helpers() == 0
+
+
+@pytest.mark.parametrize(("points", "workers", "most"), [(4, 3, 2), (4, 1, 0), (3, 3, 0)])
+def test_a_sweep_of_many_points_has_one_helper_less_than_workers(
+    monkeypatch, points, workers, most
+):
+    asked = []
+    monkeypatch.setattr(engine, "MANY_POINTS", 4)
+    monkeypatch.setattr(engine, "helpers_of_a_script", lambda most: nullcontext(asked.append(most)))
+    monkeypatch.setattr(engine, "_sweep", lambda *_: SimpleNamespace(warnings=()))
+    axes = {"parallelism.tp": [*range(1, points + 1)]}
+    engine.sweep({**SPACE, "axes": axes}, workers=workers)
+    assert asked == [most]

@@ -213,10 +213,6 @@ def write_pictures(
         printer.wrote(picture.path)
 
 
-STEP_MODULES = ("projector.kernels.gemm.times", "projector.kernels.results")
-"""Modules whose kernels every projection of a step runs, early and late."""
-
-
 def announce_compilation(*, quiet: bool) -> None:
     """Announce that the first run compiles, if no kernel is compiled as its sources are now."""
     if not quiet and _nothing_is_compiled():
@@ -252,16 +248,7 @@ def _nothing_is_compiled() -> bool:
 
     files = _cache.kernel_files()
     modules = {name.split("-")[0].rpartition(".")[0] for name in files}
-    return not any(_is_compiled(module, files) for module in modules)
-
-
-def _is_compiled(module: str, files: set[str]) -> bool:
-    from projector.kernels import _cache
-
-    try:
-        return _cache.is_compiled(module, files)
-    except OSError:  # sources that are no more, or in an archive
-        return False
+    return not any(_cache.is_compiled(module, files) for module in modules)
 
 
 def _announce() -> None:
@@ -285,7 +272,7 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
     from projector.kernels import _cache
 
     files = _cache.kernel_files()
-    if all(_is_compiled(module, files) for module in STEP_MODULES):
+    if _cache.steps_are_compiled(files):
         yield
         return
     if not quiet:
@@ -293,7 +280,7 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
     if not _cache.cache_is_writable():
         yield
         return
-    from projector.compiling.helpers import helpers_of_a_step
+    from projector.kernels._helpers import helpers_of_a_step
     from projector.kernels._interpreted import interpreting
 
     begin = time.perf_counter()
@@ -310,7 +297,7 @@ def compiling_load() -> AbstractContextManager[None]:
     """Where the kernel of loads is not compiled, let a helper compile it beside the block."""
     from projector.kernels import _cache
 
-    if _is_compiled("projector.kernels.serving_load", _cache.kernel_files()):
+    if _cache.is_compiled("projector.kernels.serving_load", _cache.kernel_files()):
         return nullcontext()
     from projector.compiling.helpers import helper_of_a_load
 

@@ -18,13 +18,11 @@ from pathlib import Path
 
 from projector.compiling.helpers import GC_THRESHOLD
 from projector.kernels._cache import cache_dir, cache_is_writable, read_kept, write_kept
+from projector.kernels._helpers import VARIABLE
 from projector.kernels._interpreted import Wanted, interpret_what_others_compile
 
 if sys.platform != "win32":
     import fcntl
-
-VARIABLE = "PROJECTOR_BACKGROUND"
-"""Variable of the environment that forbids such a process, by "0"."""
 
 _LONGEST_S = 900
 """Seconds after which it ends itself, whatever it is compiling."""

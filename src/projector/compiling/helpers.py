@@ -1,21 +1,17 @@
-"""Processes that compile kernels beside the one that waits for them.
-
-The first search or sweep on a machine has some for the kernels of a step, the first load one.
-"""
+"""What helpers (`projector.kernels._helpers`) compile, for a step or for a load."""
 
 import gc
 import math
 import os
-import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
 import numpy as np
 
-from projector.kernels._cache import cache_is_writable
+from projector.kernels._helpers import helper, possible_helpers
 from projector.kernels._interpreted import (
     Wanted,
     interpret_what_others_compile,
@@ -26,8 +22,6 @@ from projector.kernels._interpreted import (
 GC_THRESHOLD = 200_000
 """New objects between two garbage collections: compiling makes many that stay."""
 
-MOST_HELPERS = 4
-
 NEEDED_FIRST = (
     "number_distinct", "replay_lanes", "end_steps", "replay_batch", "compile_line", "replay_forks",
     "time_stages",
@@ -37,42 +31,6 @@ others with the shapes of operations that the jobs share."""
 
 _NICE = 10
 """Niceness of a helper afterwards, as sweeps do without the others for long."""
-
-
-def possible_helpers() -> int:
-    """Return how many processes can compile beside this one, on a core each."""
-    if not sys.executable or not cache_is_writable():
-        return 0
-    known = getattr(os, "sched_getaffinity", None)
-    return (len(known(0)) if known is not None else os.cpu_count() or 1) - 1
-
-
-@contextmanager
-def helper(module: str, parts: Sequence[str]) -> Iterator[None]:
-    """Let another process call some of the ``PARTS`` of a module; it ends with the block.
-
-    It prints nothing and compiles nothing twice: this one waits for what the other compiles, and
-    the other goes on to what nobody compiles. Where no process can be started, there is none.
-    """
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
-        f"from projector.compiling.helpers import work; work({module!r}, {[*parts]!r})"
-    )
-    try:
-        process = subprocess.Popen(  # noqa: S603  # this Python, our own code
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except OSError:
-        yield
-        return
-    with process:
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 def work(module: str, parts: Sequence[str]) -> None:
@@ -137,15 +95,6 @@ def _load() -> None:
 
 PARTS = {"steps": _steps, "load": _load}
 """What a step needs, and what a load needs beside it, and nothing that they do not need."""
-
-
-@contextmanager
-def helpers_of_a_step() -> Iterator[None]:
-    """Let up to `MOST_HELPERS` processes compile the kernels of a step, each what is still free."""
-    with ExitStack() as started:
-        for _ in range(min(possible_helpers(), MOST_HELPERS)):
-            started.enter_context(helper(__name__, ["steps"]))
-        yield
 
 
 def helper_of_a_load() -> AbstractContextManager[None]:

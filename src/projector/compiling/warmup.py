@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from projector.compiling.helpers import helper, possible_helpers
 from projector.config.resources import settings_of
+from projector.kernels._helpers import helper, possible_helpers
 from projector.projection.api import project_jobs
 from projector.schedule.order import Series
 from projector.schedule.planning.costs import uniform_costs

@@ -28,6 +28,9 @@ KEPT_S = 30 * 24 * 3600.0
 FORM, FOLDER = ".nbc", ".plain"
 """Endings of a compiled form, and of a folder in which numba itself keeps those of a kernel."""
 
+STEP_MODULES = ("projector.kernels.gemm.times", "projector.kernels.results")
+"""Modules whose kernels every projection of a step runs, early and late."""
+
 _DIGEST_BYTES = 32
 """Of SHA-256."""
 
@@ -97,9 +100,20 @@ def kernel_files() -> set[str]:
 
 
 def is_compiled(module: str, files: Iterable[str]) -> bool:
-    """Whether some kernel of a module, as its sources are now, is among the files."""
-    digest = sources_digest(os.path.join(ROOT, *module.split(".")[1:]) + ".py")
+    """Whether some kernel of a module, as its sources are now, is among the files.
+
+    It is not where the sources are no more, or in an archive.
+    """
+    try:
+        digest = sources_digest(os.path.join(ROOT, *module.split(".")[1:]) + ".py")
+    except OSError:
+        return False
     return any(name.startswith(f"{module}.") and f"-{digest}." in name for name in files)
+
+
+def steps_are_compiled(files: set[str]) -> bool:
+    """Whether the files hold kernels of all `STEP_MODULES`."""
+    return all(is_compiled(module, files) for module in STEP_MODULES)
 
 
 def kernel_name(function: Callable[..., Any]) -> str:

@@ -18,6 +18,7 @@ from projector.errors import (
     UnsupportedError,
     check_working_folder,
 )
+from projector.kernels._helpers import helpers_of_a_script
 from projector.kernels._interpreted import interpreting, is_interpreting
 from projector.sweeps import table
 from projector.sweeps.journal import Totals
@@ -129,11 +130,14 @@ def sweep(
     check_working_folder()
     _check_room()
     loaded = table.load_space(space)
-    with _cluster(engine, scheduler, workers) as cluster:
+    crew = _workers(workers)
+    with _cluster(engine, scheduler, workers) as cluster, ExitStack() as stack:
+        is_long = cluster is None and loaded.size >= MANY_POINTS
+        stack.enter_context(helpers_of_a_script(crew - 1 if is_long else 0))
         result = _sweep(
             loaded,
             out,
-            _workers(workers),
+            crew,
             cluster,
             progress,
             {"overwrite": overwrite, "verify": verify},
