@@ -198,7 +198,7 @@ def count_helpers(monkeypatch, tmp_path):
     monkeypatch.setenv("PROJECTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv(_helpers.VARIABLE, "1")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setattr(_helpers._config, "DISABLE_JIT", 0)
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
     begun = []
     monkeypatch.setattr(_helpers, "helper", lambda *_: nullcontext(begun.append(True)))
@@ -222,7 +222,7 @@ def test_a_script_has_helpers_where_that_is_safe(count_helpers, monkeypatch):
         lambda patch: patch.setattr(sys, "frozen", True, raising=False),
         lambda patch: patch.setattr(sys, "executable", ""),
         lambda patch: patch.setattr(multiprocessing, "parent_process", lambda: patch),
-        lambda patch: patch.setattr(_helpers._config, "DISABLE_JIT", 1),
+        lambda patch: patch.setenv("NUMBA_DISABLE_JIT", "1"),
         lambda patch: patch.setattr(_helpers, "steps_are_compiled", lambda _: True),
     ):
         with monkeypatch.context() as patch:

@@ -100,10 +100,7 @@ def kernel_files() -> set[str]:
 
 
 def is_compiled(module: str, files: Iterable[str]) -> bool:
-    """Whether some kernel of a module, as its sources are now, is among the files.
-
-    It is not where the sources are no more, or in an archive.
-    """
+    """Whether some kernel of a module, as its sources can be read now, is among the files."""
     try:
         digest = sources_digest(os.path.join(ROOT, *module.split(".")[1:]) + ".py")
     except OSError:

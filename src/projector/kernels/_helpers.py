@@ -9,9 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
-
-import numba
 
 from projector.kernels._cache import cache_is_writable, kernel_files, steps_are_compiled
 from projector.kernels._interpreted import is_interpreting
@@ -20,8 +17,6 @@ VARIABLE = "PROJECTOR_BACKGROUND"
 """Variable of the environment by which "0" forbids processes that compile for others."""
 
 MOST_HELPERS = 4
-
-_config: Any = numba.config
 
 WORK = "projector.compiling.helpers"
 """What a helper imports; it has the list of jobs, which need all layers."""
@@ -80,7 +75,7 @@ def helpers_of_a_script(most: int) -> AbstractContextManager[None]:
     runs nothing as Python meanwhile: with that a sweep of a million points took a fifth more time.
     """
     is_worker = multiprocessing.parent_process() is not None or "PYTEST_XDIST_WORKER" in os.environ
-    is_forbidden = os.environ.get(VARIABLE) == "0" or _config.DISABLE_JIT
-    if most < 1 or is_interpreting() or is_worker or is_forbidden:
+    forbids = os.environ.get(VARIABLE) == "0" or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
+    if most < 1 or is_interpreting() or is_worker or forbids:
         return nullcontext()
     return nullcontext() if steps_are_compiled(kernel_files()) else helpers_of_a_step(most)
