@@ -173,6 +173,13 @@ def test_mistakes_are_named():
     assert refused(NODE, "nic0", 0, "copy").key == "source"
     for ends in (("host", "host"), ("numa0", "numa0"), ("numa0", "numa1"), ("", 0)):
         assert refused(NODE, *ends, "pinned").key == "source"
+    way = find_way(NODE, 0, 1, "copy")
+    for size in (-1.0, math.nan, math.inf, "many", [1.0, -1.0]):
+        with pytest.raises(ConfigError, match="num_bytes"):
+            way.seconds(size)
+    for accesses in (0, 1.5, True):
+        with pytest.raises(ConfigError, match="accesses"):
+            way.seconds(1, accesses=accesses)
     bare = changed()
     del bare["transfers"]
     assert refused(bare, 0, 1, "copy").key == "node.transfers"

@@ -233,7 +233,7 @@ def main() -> None:
     code: int | None = None
     # Registered first, it runs last. Taking all modules apart would take 0.03 s.
     atexit.register(lambda: code is None or os._exit(code))
-    # It reads the metadata of all packages that are installed.
+    # To find plugins, pydantic would read the metadata of all packages that are installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Most of a short run is importing, where the collector looks a lot and finds nothing.
     gc.set_threshold(GC_THRESHOLD)

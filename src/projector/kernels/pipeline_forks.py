@@ -65,7 +65,7 @@ class Forks(NamedTuple):
     periods: Ints
     """``int64[R]``"""
     row: Ints
-    """``int64[R]``: where each run is written. The runs of a configuration are sorted by their
+    """``int64[R]``: row of outputs for each run. The runs of a configuration are sorted by their
     periods."""
 
 
@@ -83,7 +83,7 @@ class _Runs(NamedTuple):
     periods: Ints
     """``int64[R]``: those of each run."""
     row: Ints
-    """``int64[R]``: where each belongs."""
+    """``int64[R]``: as in `Forks`."""
     shared_row: Ints
     """Output, by the row of a run: that of the state it has."""
     later_ps: Ints

@@ -15,9 +15,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints, Ints32
 from projector.kernels._jit import helper, inlined, kernel
 from projector.kernels.grouping import SEED, free_slots, mixed
-from projector.kernels.pipeline import (
-    MAX_DURATION_PS,
-)
+from projector.kernels.pipeline import MAX_DURATION_PS
 
 PS_PER_S = 1e12
 

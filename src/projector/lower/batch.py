@@ -141,7 +141,7 @@ class JobColumns:
     expert_copies_local: Ints
     expert_copies_span: Ints
     place: Ints
-    """Equal numbers where all agree that `_places` derives; of one batch."""
+    """Equal numbers where all that `_places` derives is equal; of one batch."""
     placed: Ints
     """Equal numbers where the groups of layers, `PLACED`, lie alike; of one batch."""
     stage_stride: Ints

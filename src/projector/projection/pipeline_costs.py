@@ -246,13 +246,13 @@ def _cost_layers(
 
     def run_costs(waiting_s: Floats, *, splits: bool) -> RunCosts:
         launch_s = gaps_s + waiting_s + syncs * sync_s
-        # Offloading runs beside the forward and, coming back, beside the backward.
         if costs.measured is not None:
             # Measured layers say what their kernels and the modelled host leave out.
             measured = int(splits), workload
             launch_s = costs.measured.host_share[measured] * launch_s
             launch_s += costs.measured.extra_s[measured]
         layer_s = device_s + launch_s
+        # Offloading runs beside the forward and, coming back, beside the backward.
         late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
         host = HostCosts(
             call_s=column(np.where(graphs, 0.0, cluster.launch_s))[:, 0],

@@ -289,9 +289,7 @@ def most_runnable(setting: Setting, most: int) -> int:
     return 0
 
 
-def check_sizes(
-    pp: int, vpp: int, microbatches: int, offered: Callable[[int], Any] = operator.index
-) -> None:
+def check_sizes(pp: int, vpp: int, microbatches: int, offered: Callable[[int], Any] = int) -> None:
     """Raise where no schedule could run with such numbers.
 
     ``offered`` returns the microbatches to try instead, from the most that there may be.

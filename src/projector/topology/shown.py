@@ -213,9 +213,6 @@ def show_transfer(
     An end is the number of a device, ``host``, or the name of a NUMA domain. ``sweep`` adds other
     sizes, and the sizes at which the fastest engine changes.
     """
-    if accesses < 1:
-        msg = f"accesses must be an integer of at least 1, got {accesses}"
-        raise ConfigError(msg, key="accesses", value=accesses, allowed=">= 1")
     first, last = end_named(source), end_named(target)
     names = [engine] if engine is not None else transfers.serving_engines(topology, first, last)
     if not names:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.topology import routes as paths
 from projector.topology.build import Topology, load_topology, node_net
 from projector.topology.node import End, Engine, Place, Transfers
-from projector.units import GB, KIB, MIB, MICROSECOND, TB
+from projector.units import GB, KIB, MIB, MICROSECOND, TB, unwrapped
 
 HOST = "host"
 """Host memory next to the device at the other end."""
@@ -48,8 +48,21 @@ class Way(NamedTuple):
     """Cache of the device that reads."""
 
     def seconds(self, num_bytes: ArrayLike, *, accesses: int = 1) -> Floats:
-        """Return the seconds of messages; nothing takes no time."""
-        asked = np.asarray(num_bytes, np.float64)
+        """Return the seconds of messages; nothing takes no time.
+
+        ``accesses``: how often a kernel reads the data.
+        """
+        accesses = unwrapped(accesses)
+        if isinstance(accesses, bool) or not isinstance(accesses, int) or accesses < 1:
+            msg = f"accesses must be an integer of at least 1, got {shown(accesses)}"
+            raise ConfigError(msg, key="accesses", value=accesses, allowed=">= 1")
+        try:
+            asked = np.asarray(num_bytes, np.float64)
+        except (TypeError, ValueError):
+            asked = np.array(np.nan)
+        if not ((asked >= 0.0) & np.isfinite(asked)).all():
+            msg = f"num_bytes must be finite and not negative, got {shown(num_bytes)}"
+            raise ConfigError(msg, key="num_bytes", value=num_bytes, allowed=">= 0")
         moved = self.moved_bytes(asked, accesses=accesses)
         fast = np.minimum(moved, self.numbers.cached_mib * MIB)
         wire_s = fast / (self.cached_gb_per_s * GB) + (moved - fast) / (self.gb_per_s * GB)

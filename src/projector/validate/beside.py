@@ -138,8 +138,9 @@ class Benchmark:
         ratio = np.array([value for value in found if value is not None])
         if not ratio.size:
             return None
+        errors = errors_of(ratio)
         names = ("median_ape", "p90_ape", "geomean_ratio")
-        return {"rows": len(ratio)} | {name: errors_of(ratio)[name] for name in names}
+        return {"rows": len(ratio)} | {name: errors[name] for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, without its envelope."""

@@ -158,8 +158,8 @@ def _last_groups(
 
 
 KEPT = 3, 23
-"""Of schedules that are kept, a row each of forwards with whole tiles, with half ones, and of
-backwards: what it was made from, and its `Work`."""
+"""Rows and columns of the schedules that are kept. A row each: the last forward with whole tiles,
+the last with half ones, the last backward. Columns: what it was made from, then its `Work`."""
 
 
 @helper

@@ -312,13 +312,14 @@ class Wanted(NamedTuple):
     """Times of all runs, and where their replays are written."""
 
     duration_ps: ArrayLike
-    """``int64[rows, pp, vpp, 3, 3]``: by rank, chunk, kind and class, as in `replay_batch`."""
+    """``int64[rows, pp, vpp, 3, 3]``: by rank, chunk, kind and class, as in `replay_batch`; with
+    ``column`` ``int64[rows, columns]``."""
     p2p_ps: ArrayLike | None
     """``int64[rows, 2, pp * vpp]``: latencies, as in `replay_batch`."""
     into: Ends
     """Output; of `empty_ends`, but for columns without rows, which are left out."""
     column: Ints | None = None
-    """``int64[pp, vpp, 3, 3]``: columns of durations that are ``int64[rows, columns]``."""
+    """``int64[pp, vpp, 3, 3]``: which of the columns each duration has."""
 
 
 def replay_chosen(

@@ -120,8 +120,8 @@ MIN_CYCLES = 4
 """Cycles of up to this many periods are looked for, whatever the number of ranks."""
 
 SLOPED_SOON, SLOPED_LATE = 4, 48
-"""Periods that are run before any with slopes. Where a wave passes all ranks in two periods or one,
-ends have settled soon or drift for long; otherwise most settle later."""
+"""Periods that are run before any with slopes: soon, where a wave passes all ranks within two, as
+ends then settle at once or drift for long; late elsewhere, as most settle by then."""
 
 MOST_BYTES = 1 << 19
 """What the frames of the longest cycle may take, so that all of them stay in the second cache."""
@@ -198,7 +198,7 @@ def compile_forks(order: Order) -> ForkingOrder | None:
 
 
 def with_columns(program: Program, column: Ints | None) -> Program:
-    """Return a program for times with such columns, each in lanes once; it writes no work."""
+    """Return a program for times with such columns, each in lanes once; ``uses`` do not follow."""
     if column is None:
         return program
     used, row = np.unique(column.ravel()[program.used], return_inverse=True)
