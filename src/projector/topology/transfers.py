@@ -53,7 +53,7 @@ class Way(NamedTuple):
         ``accesses``: how often a kernel reads the data.
         """
         accesses = unwrapped(accesses)
-        if isinstance(accesses, bool) or not isinstance(accesses, int) or accesses < 1:
+        if type(accesses) is not int or accesses < 1:
             msg = f"accesses must be an integer of at least 1, got {shown(accesses)}"
             raise ConfigError(msg, key="accesses", value=accesses, allowed=">= 1")
         try:
