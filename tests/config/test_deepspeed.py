@@ -55,7 +55,14 @@ def test_a_pipeline_beside_divided_gradients_is_told(tmp_path, stage):
         "zero_optimization": {"stage": stage},
     }
     told = "pipelines of DeepSpeed take no ZeRO 2 or 3: projected all the same"
-    assert (told in job(tmp_path, config).notes) == (stage > 1)
+    assert job(tmp_path, config).notes.count(told) == (stage > 1)
+    # What the user says instead holds.
+    assert told not in job(tmp_path, config, parallelism__pp=1).notes
+    assert told not in job(tmp_path, config, parallelism__zero_stage=1).notes
+    del config["pipeline"]
+    assert (told in job(tmp_path, config, parallelism__pp=2).notes) == (stage > 1)
+    with pytest.raises(ConfigError, match="pp"):
+        job(tmp_path, config, parallelism__pp="many")
 
 
 def test_a_global_batch_alone_is_one_microbatch(tmp_path):

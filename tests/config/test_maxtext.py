@@ -151,14 +151,30 @@ def test_pipelines_go_forward_before_they_go_back(tmp_path):
     )
 
 
-def test_stages_that_maxtext_cannot_fill_are_told(tmp_path):
-    axes = "ici_pipeline_parallelism: 4\nnum_layers_per_pipeline_stage: 3\n"
-    found = experiment(tmp_path, more=axes)
-    assert (found.parallelism.pp, found.model.num_layers) == (4, 32)
-    assert found.notes[-1] == (
-        "MaxText needs a multiple of 12 layers (4 stages, num_layers_per_pipeline_stage 3): "
-        "32 are projected on uneven stages"
-    )
+@pytest.mark.parametrize(
+    ("more", "overrides", "told"),
+    [
+        ("ici_pipeline_parallelism: 4", {}, "12 layers in its pipeline (4 stages, 32"),
+        ("ici_pipeline_parallelism: 4", {"model__num_layers": 36}, ""),
+        ("ici_pipeline_parallelism: 4\npipeline_parallel_layers: 24", {}, ""),
+        ("ici_pipeline_parallelism: 4\npipeline_parallel_layers: 23", {}, "12 (4 23"),
+        ("ici_pipeline_parallelism: 2", {"model__num_layers": 36}, ""),
+        ("ici_pipeline_parallelism: -1\nici_fsdp_parallelism: 1", {}, "24 (8 32"),
+        # Its first layer is dense, and stands before the pipeline.
+        ("ici_pipeline_parallelism: 2", {"model": "deepseek_v2_lite"}, "6 (2 26"),
+        (
+            "dcn_pipeline_parallelism: 2\nici_pipeline_parallelism: 8",
+            {"model": "llama4_maverick", "cluster__nodes": 2},
+            "",
+        ),
+    ],
+)
+def test_stages_that_maxtext_cannot_fill_are_told(tmp_path, more, overrides, told):
+    found = experiment(tmp_path, more=f"{more}\nnum_layers_per_pipeline_stage: 3", **overrides)
+    notes = [note for note in found.notes if note.startswith("MaxText needs")]
+    assert len(notes) == bool(told)
+    for word in told.split():
+        assert word in notes[0]
 
 
 CUSTOM = """decoder_block: mixtral

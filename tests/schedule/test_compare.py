@@ -213,3 +213,12 @@ def test_a_job_that_does_not_fit_and_one_that_cannot_exist():
     one_rank = projector.load_job(TOO_LARGE, {"parallelism.pp": 1})
     with pytest.raises(ScheduleError, match="at least two ranks"):
         compare_job_schedules(one_rank, "zbv-formatted")
+
+
+def test_a_number_of_microbatches_that_is_offered_runs():
+    with pytest.raises(ScheduleError, match="is too large") as error:
+        compare_schedules(3, 2, 10**9, 1e-6, algorithm="interleaved")
+    (found,) = compare_schedules(
+        3, 2, error.value.allowed, 1e-6, 1e-6, 1e-6, algorithm="interleaved"
+    ).candidates
+    assert found.status == OK

@@ -99,6 +99,12 @@ def test_what_was_ruled_out_is_the_best_where_the_others_have_no_times(monkeypat
     assert found.table.to_pylist() == best
 
 
+def test_points_without_a_possible_choice_have_no_row():
+    found = projected({"base": BASE, "axes": CHIPS, "best_of": {"parallelism.tp": [3, 5, 6]}})
+    assert not len(found.table)
+    assert sum(found.infeasible.values()) == found.points
+
+
 def projected(space):
     space = load_space(space)
     return Projector(space, axis_kinds(space)).project(np.arange(space.size))

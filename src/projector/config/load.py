@@ -71,7 +71,8 @@ def job_data(
     notes = [*read.notes]
     if read.least_nodes and not _is_given(data, "cluster.nodes"):
         notes += least_nodes(data, origins)
-    derived = read.derive(data) if read.derive is not None else {}
+    derived = dict(read.derive(data)) if read.derive is not None else {}
+    notes += derived.pop("notes", ((), ""))[0]
     for field, (value, origin) in derived.items():
         # Whether a field is there, also where it is null: nothing is derived then.
         section, _, name = field.rpartition(".")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from projector.envelope import told
 from projector.errors import ProjectorError
 from projector.schedule.planning.costs import Objective
-from projector.schedule.registry import SCHEDULES, refuse_long, resolve
+from projector.schedule.registry import SCHEDULES, check, refuse_long, resolve
 from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run, read_arguments
 from projector.units import to_gib, to_ms
@@ -123,6 +123,8 @@ def compare_schedules(
     has the work of a rank in as many equal ones: a rank does the same, whatever the schedule. Times
     of single stages are run in the chunks they are given for.
     """
+    if algorithm != ALL:
+        check(algorithm, pp, vpp, microbatches, group_size)
     read_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective)
     splits = algorithm == ALL and all(np.ndim(value) == 0 for value in (f, b, w))
 

@@ -283,7 +283,7 @@ class JobPoints:
         first, kind = group_looked_up(
             [*sections[:3], *2 * [sections[3]]], [None, None, None, *keys]
         )
-        if 32 * len(first) > len(rows):  # they would cost more than they save
+        if 32 * len(first) >= len(rows):  # they would cost more than they save, or there are none
             return rows
         try:
             each = evaluate_legal(jobs.take(rows[first]), legal.take(rows[first]), self._known)

@@ -144,8 +144,6 @@ def degrees(stated: read_job.Stated) -> None:
         stated.put("parallelism.cp_comm_type", "a2a", f"{PREFIX}sequence_parallel_size")
     if split.get("tp", 1) > 1:
         stated.put("parallelism.sequence_parallel", False, f"{PREFIX}tensor_parallel.autotp_size")
-    if split.get("pp", 1) > 1 and split.get("zero_stage", 0) >= 2:
-        stated.warn("pipelines of DeepSpeed take no ZeRO 2 or 3: projected all the same")
 
 
 class Batch:
@@ -172,6 +170,7 @@ class Batch:
             stated.put("training.global_batch_size", self.whole, whole)
         if self.micro:
             stated.put("training.micro_batch_size", self.micro, part, size)
+        self.is_deepspeed = any(name.startswith(PREFIX) for name in stated.values)
         self.data_parallel = 0
         """Ranks that follow from the rest, 0 where they do not."""
         if self.whole and self.micro and self.steps:
@@ -192,4 +191,8 @@ class Batch:
             fields["training.global_batch_size"] = micro * steps * ranks
         if ranks and isinstance(whole, int):
             fields["training.micro_batch_size"] = max(1, whole // (steps * ranks))
+        split = read_job.section_of(data, "parallelism") if self.is_deepspeed else {}
+        pp, stage = split.get("pp"), split.get("zero_stage")
+        if isinstance(pp, int) and isinstance(stage, int) and pp > 1 and stage > 1:
+            fields["notes"] = ["pipelines of DeepSpeed take no ZeRO 2 or 3: projected all the same"]
         return {name: (value, ASSUMED) for name, value in fields.items()}

@@ -14,6 +14,7 @@ from projector.config.formats import read_job
 from projector.config.formats.huggingface_file import MAX_LAYERS
 from projector.config.formats.read_job import Derived, ReadJob, Stated
 from projector.config.formats.values import integer, is_off
+from projector.config.model import ModelConfig
 from projector.config.model_file import model_of
 
 _TABLE: Final = resources.settings_of("maxtext")
@@ -105,13 +106,7 @@ class _Mesh:
         self.zero_stage = int(stated.on("shard_optimizer_over_data"))
         self.parts = stated.integer("num_pipeline_microbatches", 0, least=0)
         self.length = stated.integer("num_layers_per_pipeline_stage", 1)
-        model, pp = model_of(stated.job), math.prod(s["pipeline"] for s in self.sizes.values())
-        if model is not None and pp > 1 and model.num_layers % (pp * self.length):
-            stated.warn(
-                f"MaxText needs a multiple of {pp * self.length} layers ({pp} stages, "
-                f"num_layers_per_pipeline_stage {self.length}): {model.num_layers} are projected "
-                "on uneven stages"
-            )
+        self.piped = stated.integer("pipeline_parallel_layers", 0, least=0)
 
     def derive(self, data: dict[str, Any]) -> Derived:
         """Return nodes, degrees, schedule and batches."""
@@ -168,5 +163,19 @@ class _Mesh:
         training["micro_batch_size"] = int(micro)
         training["global_batch_size"] = int(self.local * world) * self.steps
         return {f"parallelism.{name}": value for name, value in split.items()} | {
-            f"training.{name}": value for name, value in training.items()
+            **{f"training.{name}": value for name, value in training.items()},
+            "notes": self._uneven(model, pp),
         }
+
+    def _uneven(self, model: ModelConfig | None, pp: int) -> tuple[str, ...]:
+        """Return a warning where MaxText would refuse the layers of its pipeline."""
+        if model is None or pp == 1:
+            return ()
+        # Dense layers before all others stand outside of it (`pipeline_parallel_layers`).
+        moe, each = [*model.moe_layers], pp * self.length
+        layers = self.piped or (moe == sorted(moe) and sum(moe)) or model.num_layers
+        msg = (
+            f"MaxText needs a multiple of {each} layers in its pipeline ({pp} stages, num_layers_"
+            f"per_pipeline_stage {self.length}), not {layers}: projected on uneven stages"
+        )
+        return (msg,) if layers % each else ()

@@ -48,7 +48,7 @@ class ReadJob(NamedTuple):
     """Whether the file leaves the nodes open: the least number that holds the layout is taken."""
     derive: Callable[[dict[str, Any]], Derived] | None = None
     """Fields that follow from others: called with the native layout behind overrides and nodes,
-    such as the batch of a file that states one data-parallel rank's. Given fields stay."""
+    such as the batch of a file that states that of a rank. Given fields stay; ``notes`` warn."""
 
 
 class Unsupported(NamedTuple):
