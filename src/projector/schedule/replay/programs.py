@@ -206,7 +206,11 @@ def with_columns(program: Program, column: Ints | None) -> Program:
     parts = {name: getattr(program, name).copy() for name in names}
     for part in parts.values():
         part[:, kernels.DURATION] = row[part[:, kernels.DURATION]]
-    return program._replace(used=used, first_duration=row[program.first_duration], **parts)
+    first = row[program.first_duration]
+    mapped = program._replace(used=used, first_duration=first, **parts)
+    # As all programs are: the kernels have one form.
+    freeze(mapped)
+    return mapped
 
 
 def fork_runs(which: Ints, periods: Ints, rows: Ints) -> tuple[Forks, Ints]:
