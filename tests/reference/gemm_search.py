@@ -5,16 +5,19 @@ It uses the model of the kernels, so that what it finds must be found by them bi
 
 import math
 
-import numba
 import numpy as np
 
+from projector.kernels._jit import helper, kernel
 from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.gemm.model import busy_seconds, cost_of, joined_seconds
-from projector.kernels.gemm.problem import MENU, candidate, load_menu, meet
+from projector.kernels.gemm.problem import MENU, candidate, columns_of, load_menu, meet
+from projector.kernels.gemm.search import bound_closer, bound_row, survey
 from projector.kernels.gemm.times import count_splits
 
+SLACK = 1.0 + 1e-12
 
-@numba.njit(error_model="numpy")
+
+@helper
 def candidate_seconds(problem, menu, t, split):
     """Seconds of one candidate at the full clock."""
     cost = cost_of(problem, candidate(menu, t, split))
@@ -22,7 +25,31 @@ def candidate_seconds(problem, menu, t, split):
     return problem.start_s + joined_s + cost.reduce_s
 
 
-@numba.njit(error_model="numpy")
+@kernel
+def bounds_hold(device, code, m, n, k, batch, share, scratch):
+    """Whether no candidate beats what the search bounds it with."""
+    menu = scratch["menu"]
+    tiles = load_menu(device, menu)
+    columns = columns_of(tiles)
+    problem = meet(device, code, m, n, k, batch, 2.0, share)
+    survey(problem, columns, scratch)
+    for closer in range(2):
+        if closer:
+            bound_closer(problem, columns, scratch)
+        for row in range(count_splits(device, k) + 1):
+            split = device["gemm_splits"][row - 1] if row > 0 else 1.0
+            bound_row(problem, row, split, math.inf, columns, scratch)
+            for t in range(tiles):
+                cost = cost_of(problem, candidate(menu, t, split))
+                if scratch["memory_s"][t] > SLACK * cost.memory_s:
+                    return False
+                time_s = candidate_seconds(problem, menu, t, split)
+                if scratch["bound_s"][row, t] > SLACK * time_s:
+                    return False
+    return True
+
+
+@kernel
 def _search_all(extent_G4, code, share, device, menu, time_s_G, choice_G):
     tiles = load_menu(device, menu)
     for g in range(extent_G4.shape[0]):

@@ -339,10 +339,10 @@ class _LeanCompiler(_Compiler):  # type: ignore[misc]  # numba has no types
 
 class _FlatLibrary(_Library):  # type: ignore[misc]  # numba has no types
     def add_linking_library(self, library: Any) -> None:
-        """Link each that is called once, callers first: LLVM leaves out what nobody calls yet."""
+        """Link each that is called once, behind its callers: LLVM leaves out what nobody calls."""
         super().add_linking_library(library)
         called = *self._linking_libraries, *library._linking_libraries  # noqa: SLF001
-        self._linking_libraries[:] = dict.fromkeys(called)
+        self._linking_libraries[:] = reversed(dict.fromkeys(reversed(called)))
 
 
 class _KernelLibrary(_FlatLibrary):

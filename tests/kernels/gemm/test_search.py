@@ -1,6 +1,4 @@
-import math
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -9,15 +7,10 @@ from hypothesis import strategies as st
 from kernels.devices import NUM_TYPES, ROUND, SHIPPED, device_dicts, record
 from projector.kernels.device import MATRIX_TYPES, MAX_SPLITS, MAX_TILES
 from projector.kernels.gemm import MAX_SPLIT_K, gemm_time_columns
-from projector.kernels.gemm.model import cost_of
-from projector.kernels.gemm.problem import candidate, columns_of, load_menu, meet
-from projector.kernels.gemm.search import SCRATCH, bound_closer, bound_row, survey
-from projector.kernels.gemm.times import count_splits
+from projector.kernels.gemm.search import SCRATCH
 from reference import gemm as reference
-from reference.gemm_search import candidate_seconds, search_all
+from reference.gemm_search import bounds_hold, search_all
 from thoroughness import examples
-
-SLACK = 1.0 + 1e-12
 
 extents = st.integers(1, 1 << 17) | st.integers(1, 600) | st.sampled_from([1, 1 << 22])
 codes = st.integers(0, NUM_TYPES - 1)
@@ -48,30 +41,6 @@ devices = st.builds(
     _with, device_dicts | st.sampled_from([ROUND, SHIPPED["h100"], SHIPPED["mi325x"]]), menus,
     _splits.map(sorted) | st.just([2.0, 4.0, 8.0, 16.0]),
 )  # fmt: skip
-
-
-@numba.njit(error_model="numpy")
-def bounds_hold(device, code, m, n, k, batch, share, scratch):
-    """Whether no candidate beats what the search bounds it with."""
-    menu = scratch["menu"]
-    tiles = load_menu(device, menu)
-    columns = columns_of(tiles)
-    problem = meet(device, code, m, n, k, batch, 2.0, share)
-    survey(problem, columns, scratch)
-    for closer in range(2):
-        if closer:
-            bound_closer(problem, columns, scratch)
-        for row in range(count_splits(device, k) + 1):
-            split = device["gemm_splits"][row - 1] if row > 0 else 1.0
-            bound_row(problem, row, split, math.inf, columns, scratch)
-            for t in range(tiles):
-                cost = cost_of(problem, candidate(menu, t, split))
-                if scratch["memory_s"][t] > SLACK * cost.memory_s:
-                    return False
-                time_s = candidate_seconds(problem, menu, t, split)
-                if scratch["bound_s"][row, t] > SLACK * time_s:
-                    return False
-    return True
 
 
 def _choice(device, code, m, n, k, batch, share):
