@@ -89,7 +89,7 @@ def test_a_sweep_that_is_told_to_end_ends_in_a_line(number, tmp_path):
 LATER = """
 import os, sys, threading
 from projector.cli.main import main
-threading.Timer(3.0, os.kill, [os.getpid(), int(sys.argv.pop(1))]).start()
+threading.Timer(1.5, os.kill, [os.getpid(), int(sys.argv.pop(1))]).start()
 main()
 """
 LONG = {
@@ -101,7 +101,7 @@ LONG = {
     "schedule": ["schedule", "--pp", "64", "--microbatches", "512",
                  "--pipeline-schedule-algorithm", "seaailab-ilp", "--plot", "gantt.png"],
 }  # fmt: skip
-"""Commands that take half a minute."""
+"""Commands that compute for more than 2 s before they write anything."""
 
 
 @pytest.mark.thorough
