@@ -227,12 +227,19 @@ def unfused_parts(shape, masked, backward, code, device):
 def attention_time(shape, causal, window, backward, code, device):
     if 0 in shape:
         return 0.0
+    batch, heads, _, queries, keys, d_qk, d_v = shape
     unfused = "attention_backward_score_passes" if backward else "attention_forward_score_passes"
+    per_pair = 2 * (d_qk + d_v)
     if device[unfused]:
         parts = unfused_parts(shape, causal or window > 0, backward, code, device)
+        per_pair *= 2 if backward else 1
     elif backward:
         parts = backward_parts(shape, causal, window, code, device)
+        per_pair = 2 * (3 * d_qk + 2 * d_v)
     else:
         parts = forward_parts(shape, causal, window, code, device)
+    # Where scales of a head width come to more than the whole rate, the exact work still takes it.
+    flop = per_pair * batch * heads * visible_pairs(queries, keys, causal, window)
     busy_s, memory_s, passes_s, start_s = parts
-    return max(busy_s, memory_s) + 0.1 * min(busy_s, memory_s) + passes_s + start_s
+    time_s = max(busy_s, memory_s) + 0.1 * min(busy_s, memory_s) + passes_s + start_s
+    return max(time_s, flop / device["attention_flop_per_s"][code])
